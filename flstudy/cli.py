@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flstudy.config.credentials import censored, hide_from_process_list
-from flstudy.config.errors import LONGEST, ConfigError, nearest, on_a_line, own_frame, passed
+from flstudy.config.errors import LONGEST, ConfigError, frames_passed, nearest, on_a_line, own_frame
 from flstudy.user_error import UserError
 
 COMMANDS = {
@@ -127,7 +127,7 @@ def what_went_wrong(error: BaseException) -> tuple[int, *tuple[str, ...]]:
         return 2, f"error: {message}"
     if isinstance(error, OSError | MemoryError):
         return 1, f"error: {kind}: {message} (--traceback shows where)"
-    last = passed(error)[-1]
+    last = frames_passed(error)[-1]
     where = f"{Path(last.filename).name}:{last.lineno}"
     return 1, f"unexpected {kind} in {where}: {message}: run again with --traceback and report it as a bug of flstudy"
 
@@ -193,10 +193,10 @@ def print_config(command: str, path: str, arguments: list[str], text: str | None
     import yaml
 
     from flstudy.config.composition import composed, modules_of, whole_study
-    from flstudy.config.reading import content_of, pairs
+    from flstudy.config.reading import content_of, parse_options
     from flstudy.config.values import completed
 
-    content, edits = content_of(path, text), pairs(arguments)
+    content, edits = content_of(path, text), parse_options(arguments)
     sys.path.append(modules_of(path, edits, content))
     if command == "tune":
         values = whole_study(content, edits, imports=True)
@@ -208,7 +208,7 @@ def print_config(command: str, path: str, arguments: list[str], text: str | None
 
 def announce(command: str, values: Mapping[str, Any], path: str, resume: Path | None) -> None:
     """Print what will happen; errors are left to the code that makes it happen."""
-    from flstudy.study.announcement import announced_run, announced_study
+    from flstudy.study.announcement import run_announcement, study_announcement
     from flstudy.tracking.store import for_people
 
     with contextlib.suppress(ValueError, OSError):
@@ -218,10 +218,10 @@ def announce(command: str, values: Mapping[str, Any], path: str, resume: Path | 
 
             recorded = StudyFolder(resume).state().get("store")
         store = for_people(recorded or values["store"])
-        lines = announced_run(values, path, store)
+        lines = run_announcement(values, path, store)
         if command == "tune":
             searched = bool(values["study"]["search"])
-            lines = announced_study(values, path, store, resume, _search_size(values)) if searched else []
+            lines = study_announcement(values, path, store, resume, _search_size(values)) if searched else []
         print("\n".join(lines), flush=True)
 
 
@@ -243,9 +243,9 @@ def _ray_ahead(values: Mapping[str, Any]) -> contextlib.AbstractContextManager[N
     if not study.get("search"):
         return contextlib.nullcontext()
     from flstudy.config import Resources
-    from flstudy.tuning.cluster import ahead
+    from flstudy.tuning.cluster import start_ray_ahead
 
-    return ahead(Resources(**(study.get("resources") or {})))
+    return start_ray_ahead(Resources(**(study.get("resources") or {})))
 
 
 def _trained(
@@ -287,19 +287,19 @@ def resumed(arguments: list[str]) -> Path | None:
     folder = study_after("--resume", arguments)
     if folder is None:
         return None
-    from flstudy.config.reading import Given, pairs
+    from flstudy.config.reading import Given, parse_options
     from flstudy.config.reading import arguments as options
 
     if arguments and not arguments[0].startswith("-"):
         raise ConfigError(f"--resume takes the study's own config, so leave out {arguments[0]!r}")
     from flstudy.study import StudyFolder
-    from flstudy.study.resuming import check_changes, find_modules
+    from flstudy.study.resuming import add_modules_to_path, check_changes
 
-    edits = pairs([argument for argument in arguments if argument not in FLAGS])
+    edits = parse_options([argument for argument in arguments if argument not in FLAGS])
     requested = {key: value.value if isinstance(value, Given) else value for key, value in edits}
     changes = check_changes(StudyFolder(folder), requested, "--resume")
     arguments += options({key: value for key, value in changes.items() if key not in requested})
-    find_modules(folder)
+    add_modules_to_path(folder)
     return folder
 
 
@@ -329,13 +329,13 @@ def _taken(option: str, arguments: list[str]) -> str | None:
 
 def _study(name: str, *beside: str) -> Path:
     """Return a study's folder by its path, or by its name under studies/, or the copy of one by its URI with what is
-    wanted ``beside`` (`StudyFolder.fetched`); a folder of another kind, such as the data set that a study is named
+    wanted ``beside`` (`StudyFolder.fetch`); a folder of another kind, such as the data set that a study is named
     after, hides none."""
     from flstudy.remote import is_uri
     from flstudy.study.folder import HOME, StudyFolder
 
     if is_uri(name):
-        return StudyFolder.fetched(name, *beside).path
+        return StudyFolder.fetch(name, *beside).path
     named, path = Path(HOME) / name, Path(name)
     return path if name and path.is_dir() and (StudyFolder(path).is_study or not named.is_dir()) else named
 
@@ -409,7 +409,7 @@ def show(command: str, arguments: list[str]) -> int:
 
     results = load_study(_study(options.study))
     trial = results.find(options.trial)
-    for reason in filter(None, [*results.damage, results.lost(trial)]):
+    for reason in filter(None, [*results.damage, results.damage_of(trial)]):
         print(reason, file=sys.stderr)
     entry = trial_entry(results, trial)
     if options.json:
@@ -489,21 +489,21 @@ def sync(command: str, arguments: list[str]) -> int:
             raise ConfigError(f"{state['damage']}, so the study cannot be delivered: see flstudy report {folder.name}")
         if not folder.config.is_file() or "study_id" not in state:
             raise ConfigError(f"there is no study {str(folder.path)!r} that was started: see flstudy studies")
-        if busy := folder.busy():  # a study that runs tells MLflow by itself
+        if busy := folder.busy_message():  # a study that runs tells MLflow by itself
             raise ConfigError(busy)
         store = open_store(agreed_store(folder.name, state.get("store"), options.store))
         if options.store is not None:
             remember_store(store.uri)
         try:
             with folder.claim():
-                if is_uri(folder.called):
+                if is_uri(folder.name_or_uri):
                     mirror = BucketMirror(folder)
                     mirror.send()
-                    print(f"{folder.name}: {mirror.sent_files} files ({folder.called})")
+                    print(f"{folder.name}: {mirror.sent_files} files ({folder.name_or_uri})")
                 delivery = sync_study(folder, store)
                 print(f"{folder.name}: {delivery} ({store.uri})")
                 print(*delivery.remarks, sep="\n", end="\n" if delivery.remarks else "")
-                if is_uri(folder.called):
+                if is_uri(folder.name_or_uri):
                     mirror.send()  # the list of trials says what MLflow has
         except (ConfigError, RemoteError) as error:
             raise ConfigError(str(error)) from error
@@ -588,7 +588,7 @@ def init(command: str, arguments: list[str]) -> int:
 
     chosen = {name: value for name, value in vars(options).items() if name != "file" and value is not None}
     asks = not chosen and sys.stdin.isatty() and sys.stdout.isatty()
-    choice = starter.asked() if asks else starter.Choice(**chosen)
+    choice = starter.ask_choice() if asks else starter.Choice(**chosen)
     path.write_text(starter.starter(choice), encoding="utf-8")
     print(f"{path}: try it with 'flstudy tune {path}'")
     return 0

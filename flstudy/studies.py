@@ -21,7 +21,7 @@ from flstudy.reporting.sections.ranking import result_cells
 from flstudy.study import BestTrial, StudyFolder, StudyResults, Trial, load_study
 from flstudy.study.records import seeds_of
 from flstudy.study.results import study_entry
-from flstudy.study.resuming import check_changes, find_modules, load_study_config
+from flstudy.study.resuming import add_modules_to_path, check_changes, load_study_config
 from flstudy.user_error import UserError
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Study:
         """Table with a row per trial: its fields, its searched keys, its last metrics (mean over seeds)."""
         import pandas as pd
 
-        counts = ("rounds", "objective", "feasible", "proposed", "confirms")
+        counts = ("rounds", "objective", "feasible", "times_proposed", "confirms")
         plain = ("algorithm", "status", "stage", *counts, "started", "ended")
         rows = [
             {name: getattr(trial, name) for name in plain}
@@ -192,6 +192,7 @@ class Study:
             for trial in self.results.trials
         ]
         table = pd.DataFrame(rows, index=pd.Index([t.number for t in self.results.trials], name="trial"))
+        table = table.rename(columns={"times_proposed": "proposed"})
         for name in ("started", "ended") if rows else ():
             table[name] = pd.to_datetime(pd.to_numeric(table[name]), unit="s")
         if rows:
@@ -264,9 +265,9 @@ class Study:
         from flstudy.tracking.export import kept_model
 
         results = self.results
-        if is_uri(results.folder.called):
-            StudyFolder.fetched(results.folder.called, "models")
-        find_modules(self.folder)
+        if is_uri(results.folder.name_or_uri):
+            StudyFolder.fetch(results.folder.name_or_uri, "models")
+        add_modules_to_path(self.folder)
         return load_task(kept_model(results, results.find(str(trial))))
 
     # ---- display -----------------------------------------------------------------------------------------------------

@@ -24,17 +24,17 @@ from flstudy.config.errors import shown
 from flstudy.config.reading import dotted
 from flstudy.config.registry import ROOTS
 from flstudy.config.schema import class_names
-from flstudy.config.values import check_value, classes_in, nodes, resolved
+from flstudy.config.values import check_value, classes_in, nodes_of_key, resolved
 from flstudy.studies import Study
 from flstudy.study import Domain, Space, Status, Trial
 from flstudy.study.objectives import objective_values, objectives_of, violations
-from flstudy.study.space import keys_known
+from flstudy.study.space import key_checker
 from flstudy.tuning.files import TrialFiles, Write
 from flstudy.tuning.history import snapshot_rounds
 from flstudy.tuning.proposals import algorithm_of
 from flstudy.tuning.samplers import CONSTRAINTS, STATUS
 from flstudy.tuning.trial import run_trial
-from flstudy.tuning.worker import STATE, state_given
+from flstudy.tuning.worker import STATE, state_checkpoint
 from flstudy.user_error import UserError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def train_under_ray(config: Config, params: Mapping[str, Any], checkpoint_every:
         reports += 1
         progress = {"objective": trial.objective, "round": trial.rounds, "status": str(trial.status)}
         try:
-            with state_given(save if due and not trial.is_broken else None) as checkpoint:
+            with state_checkpoint(save if due and not trial.is_broken else None) as checkpoint:
                 tune.report({**trial.metrics, **progress}, checkpoint=checkpoint)
         except SystemExit as exit:  # how Ray says that the trial was stopped
             stop = exit
@@ -151,7 +151,7 @@ def overrides_of(config: Config, params: Mapping[str, Any]) -> dict[str, Any]:
     values = {key: _plain(value) for key, value in dotted(params).items()}
     classes = {key: value for key, value in values.items() if key in ROOTS}
     _nodes_of(config, values, {root: [value] for root, value in classes.items()})
-    has_key = keys_known(config)
+    has_key = key_checker(config)
     return {key: value for key, value in values.items() if key in classes or has_key(classes, key)}
 
 
@@ -170,7 +170,7 @@ def _nodes_of(
         chosen[root] = [*class_names(root), *(resolved(root, value) for value in values if value is not None)]
     by_key = {}
     for key in keys:
-        by_key[key], beside = nodes(key, chosen)
+        by_key[key], beside = nodes_of_key(key, chosen)
         if not by_key[key] or key.partition(".")[0] in _FIXED:
             beside = [name for name in beside if name not in _FIXED]
             raise ConfigError(f"param_space: unknown key {shown(key)}{nearest(key, beside)}")
@@ -273,7 +273,7 @@ def objective(config: Source) -> Callable[["optuna.Trial"], float | tuple[float,
     space = Space.of_study(base.study)
     space.validate(base)
     base.rehearse()
-    return functools.partial(_objective, base, space, keys_known(base))
+    return functools.partial(_objective, base, space, key_checker(base))
 
 
 def _objective(

@@ -29,8 +29,8 @@ def imported_files(value: Any, folder: str) -> dict[str, str]:
             continue
         if name not in _imported or _imported[name][0] != file:
             _imported[name] = str(file), _digest(str(file))
-    there = {name: digest for name, (file, digest) in _imported.items() if Path(folder) in Path(file).parents}
-    return there if named & there.keys() else {}
+    in_folder = {name: digest for name, (file, digest) in _imported.items() if Path(folder) in Path(file).parents}
+    return in_folder if named & in_folder.keys() else {}
 
 
 def forget_changed(modules: Mapping[str, str], digests: Mapping[str, str] | None = None) -> None:

@@ -52,6 +52,8 @@ def option_keys() -> dict[str, list[str]]:
 
 
 def _keys_below(properties: Mapping[str, Any], at: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the dotted keys of some properties and of all below them, with the words that each may have as its
+    value."""
     for name, node in properties.items():
         key = f"{at}.{name}" if at else name
         parts = [dereferenced(branch) for branch in (node, *dereferenced(node).get("anyOf", ()))]
@@ -75,7 +77,7 @@ def _words_of(node: Mapping[str, Any]) -> list[str]:
     return ["true", "false"] if "boolean" in types_of(node) else []
 
 
-def own_words(command: str, text: str) -> tuple[list[str], bool]:
+def argument_words(command: str, text: str) -> tuple[list[str], bool]:
     """Return the words that may follow a command beside options and files, and whether studies may follow it."""
     if command in KEYED or re.search(r"\b(CONFIG|config)\b", text.partition("\n\n")[0]):
         folder, parts = config_folder(), re.findall(rf"flstudy {command} ([a-z]+)", text)
@@ -93,6 +95,7 @@ def own_words(command: str, text: str) -> tuple[list[str], bool]:
 
 
 def _bash(shell: str, commands: Mapping[str, str], helps: Mapping[str, str]) -> str:
+    """Return the completion script of bash or zsh, for commands with their help texts."""
     keys, also = option_keys(), " ".join(("--print_config", *ALWAYS))
     values = [f"    --{key}) echo {' '.join(words)} ;;" for key, words in keys.items() if words]
     spoken = {command: options_in(text) for command, text in helps.items() if command not in KEYED}
@@ -101,7 +104,7 @@ def _bash(shell: str, commands: Mapping[str, str], helps: Mapping[str, str]) -> 
     options.append("    tune) echo --address --resume --import-from --json && _flstudy_options run ;;")
     words = []
     for command in commands:
-        choices, studies = own_words(command, helps.get(command, ""))
+        choices, studies = argument_words(command, helps.get(command, ""))
         echo = f"echo {' '.join(choices)}" if choices else ""
         says = " && ".join(filter(None, [echo, "_flstudy_studies" if studies else ""]))
         words += [f"    {command}) {says} ;;"] if says else []
@@ -116,6 +119,7 @@ def _bash(shell: str, commands: Mapping[str, str], helps: Mapping[str, str]) -> 
 
 
 def _fish(commands: Mapping[str, str], helps: Mapping[str, str]) -> str:
+    """Return the completion script of fish, for commands with their help texts."""
     lines = [
         "# fish completion of flstudy, made by `flstudy completion fish`: to be made anew after an upgrade.",
         "function __flstudy_studies",
@@ -126,7 +130,7 @@ def _fish(commands: Mapping[str, str], helps: Mapping[str, str]) -> str:
         quoted = sentence.replace("'", r"\'")
         lines.append(f"complete -c flstudy -n __fish_use_subcommand -a {command} -d '{quoted}'")
         within = f"complete -c flstudy -n '__fish_seen_subcommand_from {command}'"
-        choices, studies = own_words(command, helps.get(command, ""))
+        choices, studies = argument_words(command, helps.get(command, ""))
         words = [*choices, *(["(__flstudy_studies)"] if studies else [])]
         lines += [f"{within} -a '{' '.join(words)}'"] if words else []
         lines += [f"{within} -l {option[2:]}" for option in options_in(helps.get(command, ""))]

@@ -23,18 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from flstudy.config.errors import ConfigError, shown, spelled
-from flstudy.config.lines import told_with_line
-from flstudy.config.reading import ARMS, SEARCH, content_of, pairs, text_of
+from flstudy.config.lines import errors_with_line
+from flstudy.config.reading import ARMS, SEARCH, content_of, parse_options, text_of
 from flstudy.config.registry import ROOTS, by_module, check_files
 from flstudy.config.schema import class_names
 from flstudy.config.values import (
     argument_nodes,
     arguments_of,
     check_value,
+    class_label,
     completed,
     drawn_ends,
-    flat,
-    label,
+    flat_items,
     of_world,
     ranges_of,
     resolved,
@@ -69,7 +69,7 @@ def composed(
     edited_keys = {key for key, _ in edits}
     arm = _arm(nested, [*edits, *proposed])
     if rule == EARLIER:
-        layers = [[*_preset(nested, [*edits, *proposed], dict(flat(nested))), *edits, *arm, *proposed]]
+        layers = [[*_preset(nested, [*edits, *proposed], dict(flat_items(nested))), *edits, *arm, *proposed]]
     else:
         if not any(key == "algorithm" for key, _ in proposed):
             arm = [pair for pair in arm if pair[0] not in edited_keys]
@@ -89,15 +89,15 @@ def _put_drawn(nested: dict[str, Any], proposal: Mapping[str, Any], roots: Itera
     """
     study = nested.get("study")
     ranges = ranges_of(study, proposal.get("algorithm")) if isinstance(study, Mapping) else {}
-    values = dict(flat({key: value for key, value in nested.items() if key != "study"}))
+    values = dict(flat_items({key: value for key, value in nested.items() if key != "study"}))
     for key in roots:
         if isinstance(path := values.get(key), str):
             fixed = [name.removeprefix(f"{key}.") for name in values]
             for name, end in drawn_ends(key, path, fixed, ranges, imports=imports).items():
-                put(nested, f"{key}.{name}", end, imports=imports)
+                set_key(nested, f"{key}.{name}", end, imports=imports)
 
 
-def edited(content: Mapping[str, Any], edits: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def with_edits(content: Mapping[str, Any], edits: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return a file's content as if its author had written the edits into it; presets and arms are not applied."""
     nested = by_module(content)
     _put_all(nested, [pair for key, value in edits for pair in _apart(nested, key, by_module(value))])
@@ -106,7 +106,7 @@ def edited(content: Mapping[str, Any], edits: Iterable[tuple[str, Any]]) -> dict
 
 def _put_all(nested: dict[str, Any], changes: Iterable[tuple[str, Any]], **how: bool) -> None:
     for key, value in sorted(changes, key=lambda change: change[0].count(".")):  # stable: the last edit counts
-        put(nested, key, value, **how)
+        set_key(nested, key, value, **how)
 
 
 def _study_edited(nested: dict[str, Any], edits: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
@@ -117,7 +117,7 @@ def _study_edited(nested: dict[str, Any], edits: Iterable[tuple[str, Any]]) -> l
             left.append((key, value))
             continue
         for part, argument in _apart(nested, key, value):
-            put(nested, part, argument)
+            set_key(nested, part, argument)
     name_choices(nested)
     return left
 
@@ -183,7 +183,7 @@ def _preset(
     if not isinstance(presets, Mapping) or not isinstance(path, str):
         return []
     names = [word] if isinstance(word, str) else []
-    values = next((presets[name] for name in [*names, label("algorithm", path)] if name in presets), None)
+    values = next((presets[name] for name in [*names, class_label("algorithm", path)] if name in presets), None)
     if not isinstance(values, Mapping):
         return []
     of_file = resolved("algorithm", path) == resolved("algorithm", nested.get("algorithm"))
@@ -191,7 +191,7 @@ def _preset(
     return [("algorithm", path), *((key, value) for key, value in every.items() if not of_file or key not in file_keys)]
 
 
-def put(nested: dict[str, Any], key: str, value: Any, *, imports: bool = False, carry: bool = True) -> None:
+def set_key(nested: dict[str, Any], key: str, value: Any, *, imports: bool = False, carry: bool = True) -> None:
     """Set one dotted key in nested content.
 
     Args:
@@ -291,7 +291,8 @@ def name_choices(nested: Mapping[str, Any]) -> None:
 
 
 def _share_names(key: str, options: Sequence[Any]) -> bool:
-    names = [label(key, option) for option in options if option is not None]
+    """Return whether two of a choice's classes have one label."""
+    names = [class_label(key, option) for option in options if option is not None]
     return len({*names}) < len(names)
 
 
@@ -312,7 +313,7 @@ def _named(key: str, options: Sequence[Any]) -> dict[str, dict[str, Any]] | None
             return None
         variants.append({"class_path": path, "init_args": arguments_of(option) if isinstance(option, Mapping) else {}})
     classes = [resolved(key, variant["class_path"]) for variant in variants]
-    labels = {path: label(key, path) for path in classes}
+    labels = {path: class_label(key, path) for path in classes}
     twice = {name for name, count in Counter(labels.values()).items() if count > 1}
     labels = {path: path if name in twice else name for path, name in labels.items()}
     for path, variant in zip(classes, variants, strict=True):
@@ -342,8 +343,8 @@ def quick_check(path: str | Path, options: Sequence[str], text: str | None = Non
         ConfigError: as `completed`.
     """
     text = text_of(path) if text is None else text
-    content, edits = content_of(path, text), pairs(options)
-    with told_with_line(path, text, edits):
+    content, edits = content_of(path, text), parse_options(options)
+    with errors_with_line(path, text, edits):
         check_files([content, *(value for _, value in edits)], Path(modules_of(path, edits, content)))
         return checked_values(content, edits, imports=False)
 
@@ -363,7 +364,7 @@ def checked_values(
     values = completed(composed(content, edits, proposal, imports=imports), imports=imports)
     if not proposal and (values["study"]["presets"] or values["study"]["arms"]):
         trained = [(key, value) for key, value in edits if not key.startswith("study.")]
-        completed(edited({**content, "study": {}}, trained), imports=imports)
+        completed(with_edits({**content, "study": {}}, trained), imports=imports)
     return values
 
 
@@ -394,7 +395,7 @@ def whole_study(
     for name, presets in whole["presets"].items():
         if name not in whole["arms"] and name not in class_names("algorithm"):
             continue
-        full = dict(flat(_proposed(nested, trained, {"algorithm": name}, imports, rule)))
+        full = dict(flat_items(_proposed(nested, trained, {"algorithm": name}, imports, rule)))
         beyond = {key: full.get(key, value) for key, value in presets.items() if "." in str(key)}
         args = {} if whole["arms"] else {k: full.get(f"algorithm.{k}", v) for k, v in presets.items() if "." not in k}
         whole["presets"][name] = beyond | args
@@ -432,5 +433,5 @@ def left_out(content: Mapping[str, Any], edits: Iterable[tuple[str, Any]], value
     algorithm = content.get("algorithm")
     held = [f"algorithm.{name}" for name in (arguments_of(algorithm) if isinstance(algorithm, Mapping) else ())]
     held += [key for key, _ in edits if key.startswith("algorithm.")]
-    keys = {key for key, _ in flat(values)}
+    keys = {key for key, _ in flat_items(values)}
     return [key for key in dict.fromkeys(held) if key not in keys]

@@ -16,16 +16,16 @@ import lightning as L
 import torch
 
 from flstudy.config.changed_files import forget_changed, imported_files
-from flstudy.config.composition import checked_values, left_out, modules_of, put, whole_study
+from flstudy.config.composition import checked_values, left_out, modules_of, set_key, whole_study
 from flstudy.config.credentials import clean_arguments, clean_values, clean_yaml
-from flstudy.config.errors import ConfigError, told
-from flstudy.config.lines import told_with_line
-from flstudy.config.objects import chosen, section
-from flstudy.config.reading import content_of, pairs, text_of
+from flstudy.config.errors import ConfigError, describe_error
+from flstudy.config.lines import errors_with_line
+from flstudy.config.objects import build_object, build_section
+from flstudy.config.reading import content_of, parse_options, text_of
 from flstudy.config.registry import SECTIONS, check_files
 from flstudy.config.rules import Parts, check_measures, check_parts, check_work
 from flstudy.config.sections import Run, Settings, StudySection
-from flstudy.config.values import classes_in, flat, label
+from flstudy.config.values import class_label, classes_in, flat_items
 from flstudy.federation import Coordinator, Record
 from flstudy.federation.divergence import divergence
 from flstudy.federation.hyper_parameters import hyper_parameters
@@ -83,10 +83,11 @@ class Config:
         self._parts: Parts | None = None
         self._used = False
         with self._refusing():
-            self.settings: Settings = section("", {name: self._values[name] for name in Settings.__dataclass_fields__})
-            self.study: StudySection = section("study", self._values["study"])
-            self.run_section: Run = section("run", self._values["run"])
-            self.recovery: Recovery = section("recovery", self._values["recovery"])
+            settings = {name: self._values[name] for name in Settings.__dataclass_fields__}
+            self.settings: Settings = build_section("", settings)
+            self.study: StudySection = build_section("study", self._values["study"])
+            self.run_section: Run = build_section("run", self._values["run"])
+            self.recovery: Recovery = build_section("recovery", self._values["recovery"])
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the parts, which every process builds for itself."""
@@ -117,11 +118,11 @@ class Config:
     @property
     def edits(self) -> list[tuple[str, Any]]:
         """Options and overrides as keys and values; of two with one key the last counts."""
-        return [*pairs(self.options), *self.overrides.items()]
+        return [*parse_options(self.options), *self.overrides.items()]
 
     def _completed(self, proposal: Mapping[str, Any]) -> dict[str, Any]:
         content, every = content_of(self.path, self.content), {**self.proposal, **proposal}
-        with told_with_line(self.path, self.content, [*self.edits, *every.items()]):
+        with errors_with_line(self.path, self.content, [*self.edits, *every.items()]):
             return checked_values(content, self.edits, every, imports=True)
 
     def plain(self) -> dict[str, Any]:
@@ -141,7 +142,7 @@ class Config:
 
     def flat(self) -> dict[str, Any]:
         """Return dotted keys and values ('algorithm.tau': 0.001), except for study, run, ``store`` and ``modules``."""
-        return {key: copy.deepcopy(v) if isinstance(v, list | dict) else v for key, v in _own(self._values)}
+        return {key: copy.deepcopy(v) if isinstance(v, list | dict) else v for key, v in _trained_items(self._values)}
 
     def hyper_parameters(self) -> dict[str, Any]:
         """Return `flat`, with what the parts know beyond the config, such as a user's task's own ``hparams``."""
@@ -149,11 +150,11 @@ class Config:
 
     def has_key(self, key: str) -> bool:
         """Return whether this config, with its algorithm, has the key."""
-        return any(config_key == key for config_key, _ in _own(self._values))
+        return any(config_key == key for config_key, _ in _trained_items(self._values))
 
     def keys_of(self, proposal: Mapping[str, Any]) -> frozenset[str]:
         """Return the keys of this config with some values changed; nothing is built."""
-        return frozenset(key for key, _ in _own(self._completed(proposal)))
+        return frozenset(key for key, _ in _trained_items(self._completed(proposal)))
 
     def left_out(self) -> list[str]:
         """Return a sentence for each key that the file or options give the algorithm, and that some methods do not
@@ -173,13 +174,13 @@ class Config:
         name = named.get("algorithm")
         if isinstance(name, str) and name in self.study.arms:
             return name
-        return label("algorithm", self.flat()["algorithm"])
+        return class_label("algorithm", self.flat()["algorithm"])
 
     def tags(self) -> dict[str, str]:
         """Return the tags by which runs are filtered, the algorithm by its `method`."""
         flat = self.flat()
         names = {"dataset": "population.dataset", "drift": "population.drift", "task": "task"}
-        classes = {tag: label(key, flat[key]) if flat.get(key) else "none" for tag, key in names.items()}
+        classes = {tag: class_label(key, flat[key]) if flat.get(key) else "none" for tag, key in names.items()}
         return {"algorithm": self.method, **classes}
 
     def events(self) -> list[Event]:
@@ -226,7 +227,7 @@ class Config:
             self.with_overrides({key: value})
             return
         values = self.plain()
-        put(values, key, value)
+        set_key(values, key, value)
         with self._refusing():
             _part(section_of, values, _part("population", self._values, None) if section_of == "task" else None)
 
@@ -235,7 +236,7 @@ class Config:
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
         """Turn the errors of constructors and rules into ConfigErrors that name the config's file, and a key's line."""
-        with told_with_line(self.path, self.content, [*self.edits, *self.proposal.items()]):
+        with errors_with_line(self.path, self.content, [*self.edits, *self.proposal.items()]):
             try:
                 yield
             except ConfigError:
@@ -243,7 +244,7 @@ class Config:
             except SystemExit as error:
                 raise ModuleExit(error) from error
             except (ValueError, TypeError, ImportError, OSError, ArithmeticError) as error:
-                message = str(error) if isinstance(error, ValueError) else told(error)
+                message = str(error) if isinstance(error, ValueError) else describe_error(error)
                 raise ConfigError(f"{Path(self.path).name}: {message}") from error
             except (RuntimeError, MemoryError) as error:  # torch has no word of its own for what memory does not hold
                 if isinstance(error, RuntimeError) and "memory" not in str(error) and "overflow" not in str(error):
@@ -431,7 +432,7 @@ def load(
         ConfigError: one sentence naming key, value, domain and next step.
     """
     text, changes = text_of(path) if text is None else text, overrides or {}
-    content, edits = content_of(path, text), pairs(options)
+    content, edits = content_of(path, text), parse_options(options)
     folder = Path(modules_of(path, [*edits, *changes.items()], content))
     named = [content, *(value for _, value in edits), dict(changes)]
     check_files(named, folder)
@@ -439,16 +440,16 @@ def load(
     return Config(str(path), text, options, changes, command).checked()
 
 
-def _own(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _trained_items(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Return dotted keys and values of the trained configuration, without the study, the run, the store and modules."""
-    return flat({key: value for key, value in values.items() if key not in ("study", "run", "store", "modules")})
+    return flat_items({key: value for key, value in values.items() if key not in ("study", "run", "store", "modules")})
 
 
 def _part(key: str, values: Mapping[str, Any], population: Population | None) -> Any:
     """Return one part of a run; a task is built for the population's data set."""
     if key in SECTIONS:
-        return section(key, values[key])
-    return chosen(key, values[key], population.dataset if key == "task" and population is not None else None)
+        return build_section(key, values[key])
+    return build_object(key, values[key], population.dataset if key == "task" and population is not None else None)
 
 
 def _importable(folder: str) -> None:

@@ -12,7 +12,7 @@ from flstudy.user_error import UserError
 
 LONGEST = 200  # most characters of a message's sentence
 ECHO = 60  # most characters of a value that it quotes
-MOST = 4_000  # most characters of a command that it proposes
+MOST_COMMAND_CHARACTERS = 4_000  # of a command that it proposes
 LISTED = 100  # most characters of a list of choices; a longer list is left to --help
 
 
@@ -27,7 +27,7 @@ class ConfigError(UserError):
 
     def __init__(self, sentence: str, command: str = "", *, at: str = "") -> None:
         message = f"{at}: {on_a_line(sentence, LONGEST)}" if at else on_a_line(sentence, LONGEST)
-        super().__init__(f"{message}: {on_a_line(command, MOST)}" if command else message)
+        super().__init__(f"{message}: {on_a_line(command, MOST_COMMAND_CHARACTERS)}" if command else message)
 
 
 def on_a_line(text: str, most: int) -> str:
@@ -65,7 +65,7 @@ OURS = Path(__file__).resolve().parents[1]
 INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
-def passed(error: BaseException) -> list[traceback.FrameSummary]:
+def frames_passed(error: BaseException) -> list[traceback.FrameSummary]:
     """Return the frames through which an exception passed, followed by those of the exception from which it was
     raised."""
     frames: list[traceback.FrameSummary] = []
@@ -80,13 +80,13 @@ def own_frame(error: BaseException) -> traceback.FrameSummary | None:
     """Return the last frame in the user's code, which is neither flstudy's nor installed."""
     frames = (
         frame
-        for frame in reversed(passed(error))
+        for frame in reversed(frames_passed(error))
         if not frame.filename.startswith(("<", *INSTALLED)) and OURS not in Path(frame.filename).resolve().parents
     )
     return next(frames, None)
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the type and message of an exception, with the last line of the user's code that it passed."""
     frame = own_frame(error)
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from flstudy.config.composition import composed
 from flstudy.config.errors import ConfigError, nearest, spelled
-from flstudy.config.reading import content_of, pairs
+from flstudy.config.reading import content_of, parse_options
 from flstudy.config.registry import ROOTS
 from flstudy.config.schema import config_schema
 from flstudy.config.shipped import configs
-from flstudy.config.values import completed, dereferenced, flat
+from flstudy.config.values import completed, dereferenced, flat_items
 
 KINDS = {root.kind: key for key, root in ROOTS.items()}
 WIDTH = 100
@@ -26,8 +26,8 @@ class Row(NamedTuple):
     sentence: str
 
 
-def rows(properties: Mapping[str, Any], at: str, chosen: Mapping[str, str]) -> Iterator[Row]:
-    """Yield every key below one, those of sections and chosen classes included."""
+def rows(properties: Mapping[str, Any], at: str, class_by_key: Mapping[str, str]) -> Iterator[Row]:
+    """Yield every key below one, those of sections and of the classes ``class_by_key`` included."""
     for name, node in properties.items():
         key = f"{at}.{name}" if at else name
         parts = [dereferenced(part) for part in [node, *dereferenced(node).get("anyOf", ())]]
@@ -38,9 +38,9 @@ def rows(properties: Mapping[str, Any], at: str, chosen: Mapping[str, str]) -> I
         else:
             if "description" in node:
                 yield Row(key, SECTION, "null" if node.get("default", 0) is None else "", node["description"])
-            yield from rows(section["properties"], key, chosen)
-        if chosen.get(key) in (classes or ()):
-            yield from rows(config_schema()["$defs"][chosen[key]]["properties"], key, chosen)
+            yield from rows(section["properties"], key, class_by_key)
+        if class_by_key.get(key) in (classes or ()):
+            yield from rows(config_schema()["$defs"][class_by_key[key]]["properties"], key, class_by_key)
 
 
 def kind(node: Mapping[str, Any]) -> str:
@@ -90,8 +90,8 @@ OPTIONS = {**OF_STUDIES, "--print_config": "prints the complete config and train
 
 def print_help(command: str, path: str | None, options: list[str]) -> None:
     """Print the help of ``flstudy run`` or ``flstudy tune``; with a config, also the arguments of its classes."""
-    values = {} if path is None else completed(composed(content_of(path), pairs(options)), imports=False)
-    chosen = {key: str(name) for key, name in flat(values) if key in ROOTS}
+    values = {} if path is None else completed(composed(content_of(path), parse_options(options)), imports=False)
+    class_by_key = {key: str(name) for key, name in flat_items(values) if key in ROOTS}
     what = {"run": "Train one configuration.", "tune": "Search hyper-parameters: what study.search names."}[command]
     print(f"usage: flstudy {command} CONFIG [--KEY VALUE ...]\n\n{what} Any key of the config is an option:")
     print("--algorithm.tau 1e-3, --algorithm FedAvg, --population.drift null. Key, type and domain, default:\n")
@@ -99,7 +99,7 @@ def print_help(command: str, path: str | None, options: list[str]) -> None:
         if command == "tune" or option not in OF_STUDIES:
             print(f"{option} {sentence}")
     print()
-    print_rows(rows(config_schema()["properties"], "", chosen), "--")
+    print_rows(rows(config_schema()["properties"], "", class_by_key), "--")
     print("\nThe arguments of classes: flstudy list algorithms Flash, or this help with a CONFIG before it.")
 
 

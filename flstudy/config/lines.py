@@ -26,7 +26,7 @@ class FileKey(NamedTuple):
 
 
 @contextlib.contextmanager
-def told_with_line(path: str | Path, text: str, edits: Iterable[tuple[str, Any]]) -> Iterator[None]:
+def errors_with_line(path: str | Path, text: str, edits: Iterable[tuple[str, Any]]) -> Iterator[None]:
     """Raise a ConfigError again with the file, the line and the written name of the first key that it names.
 
     Args:

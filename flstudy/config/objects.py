@@ -16,13 +16,13 @@ TABLE = dict[str, dict[str, Any]]
 """Annotation of a study's search and presets, whose classes stay plain values until a trial is made of them."""
 
 
-def section(key: str, values: Mapping[str, Any]) -> Any:
-    """Return the object of a section; None where it is off."""
+def build_section(key: str, values: Mapping[str, Any]) -> Any:
+    """Build the object of a section; None where it is off."""
     section_class = SECTIONS[key]
     return None if values is None else construct(locate(f"{section_class.module}.{section_class.name}"), values)
 
 
-def chosen(key: str, value: Mapping[str, Any] | None, dataset: Any = None) -> Any:
+def build_object(key: str, value: Mapping[str, Any] | None, dataset: Any = None) -> Any:
     """Build the object of a class and its arguments; None for None.
 
     Args:
@@ -54,10 +54,10 @@ def chosen(key: str, value: Mapping[str, Any] | None, dataset: Any = None) -> An
 def construct(cls: type[Any], arguments: Mapping[str, Any]) -> Any:
     """Build an object of a class from plain values."""
     hints = hints_of(cls, extras=False)
-    return cls(**{name: made(name, value, hints.get(name, Any)) for name, value in arguments.items()})
+    return cls(**{name: convert(name, value, hints.get(name, Any)) for name, value in arguments.items()})
 
 
-def made(name: str, value: Any, hint: Any) -> Any:
+def convert(name: str, value: Any, hint: Any) -> Any:
     """Convert a plain value to an annotation: lists to tuples where it says so, mappings to sections and objects."""
     hint = _arm(hint, value)
     inner = typing.get_args(hint)
@@ -66,16 +66,16 @@ def made(name: str, value: Any, hint: Any) -> Any:
     if hint == TABLE:
         return dict(value)
     if isinstance(value, Mapping) and "class_path" in value:
-        return chosen(name, value)
+        return build_object(name, value)
     if isinstance(value, Mapping):
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             return construct(hint, value)
-        return {key: made(str(key), part, inner[1] if inner else Any) for key, part in value.items()}
+        return {key: convert(str(key), part, inner[1] if inner else Any) for key, part in value.items()}
     if isinstance(value, list):
         if typing.get_origin(hint) is not tuple:
-            return [made(name, element, inner[0] if inner else Any) for element in value]
+            return [convert(name, element, inner[0] if inner else Any) for element in value]
         kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
-        return tuple(made(name, element, kind) for element, kind in zip(value, kinds, strict=True))
+        return tuple(convert(name, element, kind) for element, kind in zip(value, kinds, strict=True))
     return value
 
 

@@ -15,7 +15,7 @@ from flstudy.config.registry import ROOTS, SECTIONS
 TYPES = {bool: ("boolean",), int: ("integer", "number"), float: ("number",), str: ("string",), type(None): ("null",)}
 TYPES |= {list: ("array",), tuple: ("array",), dict: ("object",)}
 SEARCH, ARMS = "study.search", "study.arms"
-DEEPEST, MOST = 50, 1_000_000  # of nested values; of all
+DEEPEST, MOST_VALUES = 50, 1_000_000  # levels and values of a config
 
 
 class _Loader(yaml.SafeLoader):
@@ -72,14 +72,15 @@ def _read(text: str, path: str) -> Any:
         while waiting:  # a list of its own, since anchors can make a value that is in itself
             value, depth = waiting.pop()
             count += 1
-            if depth > DEEPEST or count > MOST:
+            if depth > DEEPEST or count > MOST_VALUES:
                 raise RecursionError
             if type(value) not in TYPES:
                 raise ConfigError(f"{path} must hold texts, numbers, lists and the like, got a {type(value).__name__}")
             parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
             waiting += [(part, depth + 1) for part in parts]
     except RecursionError as error:
-        raise ConfigError(f"{path} must hold at most {MOST:,} values, {DEEPEST} deep at most: flatten it") from error
+        limits = f"{MOST_VALUES:,} values, {DEEPEST} deep at most"
+        raise ConfigError(f"{path} must hold at most {limits}: flatten it") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: of what looks like a number and is none
         if isinstance(error, ConfigError):
             raise
@@ -139,7 +140,7 @@ class Given(NamedTuple):
         return self.text
 
 
-def pairs(options: Sequence[str]) -> list[tuple[str, Any]]:
+def parse_options(options: Sequence[str]) -> list[tuple[str, Any]]:
     """Return the keys and values of ``--key value`` and ``--key=value``; a bare ``--key`` is true."""
     edits, waiting = [], list(options)
     while waiting:

@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flstudy.config.errors import ConfigError, shown, told
+from flstudy.config.errors import ConfigError, describe_error, shown
 
 
 class Root(NamedTuple):
@@ -137,8 +137,8 @@ def check_files(value: Any, folder: Path) -> None:
             )
         first = name.partition(".")[0]
         others = PathFinder.find_spec(first, [place for place in sys.path if Path(place).resolve() != folder.resolve()])
-        there = getattr(sys.modules.get(name), "__file__", None) or (others and others.origin)
-        if first in sys.stdlib_module_names or (there and Path(there).resolve() != file):
+        other_file = getattr(sys.modules.get(name), "__file__", None) or (others and others.origin)
+        if first in sys.stdlib_module_names or (other_file and Path(other_file).resolve() != file):
             raise ConfigError(f"{shown(written)} must have a name of its own, but another module is {first}: rename it")
 
 
@@ -190,7 +190,8 @@ def import_class(key: str, path: str) -> type[Any]:
     try:
         located = locate(path)
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{key} must name a class that can be imported, got {path}: {told(error)}") from error
+        reason = describe_error(error)
+        raise ConfigError(f"{key} must name a class that can be imported, got {path}: {reason}") from error
     if not isinstance(located, type):
         raise ConfigError(f"{key} must name a class, got {path}, which is a {type(located).__name__}")
     return located

@@ -124,16 +124,16 @@ def _default_of(key: str, field: Any, value: Any) -> Any:
     if key in ROOTS and (value is None or value is inspect.Parameter.empty):
         default = ROOTS[key].default
         return inspect.Parameter.empty if default == "" else default
-    return type(value).__name__ if key in ROOTS else value if value is inspect.Parameter.empty else written(value)
+    return type(value).__name__ if key in ROOTS else value if value is inspect.Parameter.empty else as_json(value)
 
 
-def written(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Return a default as JSON; a section as its own values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: written(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {key: written(part) for key, part in value.items()}
-    return [written(part) for part in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
+        return {key: as_json(part) for key, part in value.items()}
+    return [as_json(part) for part in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def allowed(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
@@ -164,6 +164,7 @@ def allowed(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the schema node of values that suit any of some nodes, in as few words as they allow."""
     if any("enum" in part for part in parts) and all(
         "enum" in p or p.get("type") in ("boolean", "null") for p in parts
     ):
@@ -315,11 +316,12 @@ def generated() -> dict[str, Any]:
 def _first_study(cls: type[Any]) -> dict[str, Any]:
     """Return the facts on a data set for a first study of it (`flstudy.config.starter`): a task, whether examples have
     owners, and how many labels there are, where no file has to say."""
-    whole = all(parameter.default is not parameter.empty for parameter in inspect.signature(cls).parameters.values())
+    parameters = inspect.signature(cls).parameters.values()
+    has_defaults = all(parameter.default is not parameter.empty for parameter in parameters)
     return {
         "x-first-task": cls.first_task,  # type: ignore[attr-defined]  # a Dataset
         "x-natural": cls.natural,  # type: ignore[attr-defined]
-        **({"x-labels": cls().classes} if whole else {}),
+        **({"x-labels": cls().classes} if has_defaults else {}),
     }
 
 

@@ -77,7 +77,7 @@ def starter(choice: Choice | None = None) -> str:
     return text
 
 
-def asked(read: Callable[[str], str] = input, say: Callable[[str], object] = print) -> Choice:
+def ask_choice(read: Callable[[str], str] = input, say: Callable[[str], object] = print) -> Choice:
     """Ask at a terminal for a choice; an empty answer takes the value in brackets.
 
     Args:
@@ -118,6 +118,7 @@ def _known(key: str, name: str, *more: str) -> None:
 
 
 def _study(choice: Choice) -> dict[str, Any]:
+    """Return the content of a study's file for a choice."""
     dataset = config_schema()["$defs"][choice.dataset]
     from_files = "root" in dataset["properties"] or "path" in dataset["properties"]
     rounds = (200 if from_files else 60) if choice.rounds is None else choice.rounds

@@ -36,7 +36,7 @@ def resolved(key: str, path: Any) -> str:
     return name if path.startswith("flstudy.") and name in class_names(key) else path
 
 
-def label(key: str, path: Any) -> str:
+def class_label(key: str, path: Any) -> str:
     """Return the displayed name of a class, with its module where a user's has the name of one of flstudy's."""
     path = resolved(key, path)
     name = path.rpartition(".")[2]
@@ -59,7 +59,7 @@ def arguments_of(value: Mapping[str, Any]) -> dict[str, Any]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-def flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat_items(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted keys and values; a class as its path (flstudy's: its short name) under its key, its arguments
     below."""
     if isinstance(values, Mapping) and "class_path" in values:
@@ -67,7 +67,7 @@ def flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         values = arguments_of(values)
     if isinstance(values, Mapping) and (values or not prefix):
         for key, value in values.items():
-            yield from flat(value, f"{prefix}.{key}" if prefix else str(key))
+            yield from flat_items(value, f"{prefix}.{key}" if prefix else str(key))
     elif not (isinstance(values, Mapping) and prefix):
         yield prefix, values
 
@@ -101,7 +101,7 @@ def check_bounds(values: Mapping[str, Any], *, study: bool = False) -> None:
     Raises:
         ConfigError: with both numbers.
     """
-    by_key = dict(flat(values))
+    by_key = dict(flat_items(values))
     for root, path in classes_in({"study": values["study"]} if study else {**values, "study": None}):
         for name, node in config_schema()["$defs"].get(path, {}).get("properties", {}).items():
             if (key := f"{root}.{name}") in by_key and (bound := node.get("x-at-most")):
@@ -186,6 +186,11 @@ def _branch(node: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
 
 
 def _one_of(key: str, choices: Sequence[Any], value: Any) -> Any:
+    """Return a value that is one of the choices, of the same type.
+
+    Raises:
+        ConfigError: for any other.
+    """
     if any(type(choice) is type(value) and choice == value for choice in choices):
         return value
     names = [spelled(choice) for choice in choices]
@@ -195,6 +200,11 @@ def _one_of(key: str, choices: Sequence[Any], value: Any) -> Any:
 
 
 def _list(key: str, node: Mapping[str, Any], value: Sequence[Any], imports: bool) -> list[Any]:
+    """Return a list whose elements are checked against a node's.
+
+    Raises:
+        ConfigError: for a wrong number of elements, or a wrong element.
+    """
     parts = node.get("prefixItems")
     least, most = node.get("minItems", 0), len(parts) if parts else node.get("maxItems", math.inf)
     if not least <= len(value) <= most:
@@ -298,14 +308,14 @@ def _described(cls: Any, key: str) -> dict[str, Any]:
 # ---- keys that a study names -------------------------------------------------------------------------------------
 
 
-def nodes(
-    key: str, chosen: Mapping[str, Sequence[str]], *, imports: bool = False
+def nodes_of_key(
+    key: str, classes_by_key: Mapping[str, Sequence[str]], *, imports: bool = False
 ) -> tuple[list[Mapping[str, Any]], list[str]]:
     """Return the schema's nodes of a dotted key, one for each class that has it, and the keys that there are beside it.
 
     Args:
         key: such as ``population.drift.round``.
-        chosen: the classes that each key may name, flstudy's by their short names.
+        classes_by_key: the classes that each key may name, flstudy's by their short names.
         imports: whether users' classes are looked into; else they have any key.
     """
     matches: list[Mapping[str, Any]] = []
@@ -318,7 +328,7 @@ def nodes(
             matches.extend([properties[parts[0]]] if parts[0] in properties else [])
             return
         for node in map(dereferenced, [properties[parts[0]], *dereferenced(properties[parts[0]]).get("anyOf", ())]):
-            for name in chosen.get(full_key, ()) if "x-root" in node else ():
+            for name in classes_by_key.get(full_key, ()) if "x-root" in node else ():
                 if "." in name and not imports:
                     matches.append({})
                     continue
@@ -376,7 +386,7 @@ def of_world(key: str) -> bool:
 def _check_study(values: Mapping[str, Any], imports: bool) -> None:
     """Check the keys of a study's search, arms and presets, their values, and the metrics that it names."""
     study = values["study"]
-    chosen = {key: [path] for key, path in classes_in({**values, "study": None})}
+    classes_by_key = {key: [path] for key, path in classes_in({**values, "study": None})}
     for root, domain in study["search"].items():
         if root in ROOTS and "choice" not in domain:
             raise ConfigError(f"{SEARCH}.{root} must be a choice of classes, got {shown(domain)}: write {{choice: []}}")
@@ -389,11 +399,11 @@ def _check_study(values: Mapping[str, Any], imports: bool) -> None:
                 _with_drawn(root, arm_class(arms.get(str(option), option)), ranges_of(study, option), imports)
                 for option in options
             ]
-            _choose(root, options, chosen, imports)
+            _choose(root, options, classes_by_key, imports)
     for name, arm in study["arms"].items():
-        _check_arm(name, arm, ranges_of(study, name), chosen, imports)
+        _check_arm(name, arm, ranges_of(study, name), classes_by_key, imports)
     for key, domain in study["search"].items():
-        _check_searched(SEARCH, str(key), domain, chosen, imports)
+        _check_searched(SEARCH, str(key), domain, classes_by_key, imports)
     searched = [(SEARCH, str(key)) for key in study["search"]]
     for name, arm in study["arms"].items():
         searched += [(f"study.arms.{name}.search", arm_key(str(key))) for key in arm["search"]]
@@ -415,18 +425,19 @@ def _check_study(values: Mapping[str, Any], imports: bool) -> None:
             if key not in [name for _, name in searched]:
                 near = nearest(str(key), list(study["search"]), "")
                 raise ConfigError(f"study.sampler.{where} must name keys of study.search, got {shown(key)}{near}")
-    _check_presets(study, chosen, imports)
-    if not any("." in path for paths in chosen.values() for path in paths):  # users' classes may have their own metrics
+    _check_presets(study, classes_by_key, imports)
+    class_paths = [path for paths in classes_by_key.values() for path in paths]
+    if not any("." in path for path in class_paths):  # users' classes may have their own metrics
         _check_metrics(study)
 
 
-def _choose(root: str, options: Sequence[Any], chosen: dict[str, list[str]], imports: bool) -> None:
-    """Check the classes of a search's choice, and note them and those of their arguments in ``chosen``."""
-    with _saying(SEARCH):
+def _choose(root: str, options: Sequence[Any], classes_by_key: dict[str, list[str]], imports: bool) -> None:
+    """Check the classes of a search's choice, and note them and those of their arguments in ``classes_by_key``."""
+    with _prefixed_errors(SEARCH):
         checked = [check_value(root, option, config_schema()["$defs"][root], imports=imports) for option in options]
-    chosen |= {root: []}
+    classes_by_key |= {root: []}
     for key, path in (pair for choice in checked for pair in classes_in(choice, root)):
-        chosen.setdefault(key, []).append(path)
+        classes_by_key.setdefault(key, []).append(path)
 
 
 def ranges_of(study: Mapping[str, Any], name: Any) -> dict[str, Any]:
@@ -483,7 +494,7 @@ def _check_arm(
     name: str,
     arm: Mapping[str, Any],
     ranges: Mapping[str, Any],
-    chosen: Mapping[str, Sequence[str]],
+    classes_by_key: Mapping[str, Sequence[str]],
     imports: bool,
 ) -> None:
     """Refuse an arm whose name or class is invalid, or whose own ranges are of keys that its class lacks."""
@@ -492,25 +503,25 @@ def _check_arm(
         raise ConfigError(f"study.arms must have names of letters, digits, _, . and -, got {shown(name)}: rename it")
     if name in class_names("algorithm") and resolved("algorithm", path) != name:
         raise ConfigError(f"{where} must be a {name}, or have another name, got class_path {path}: rename it")
-    with _saying("study.arms"):
+    with _prefixed_errors("study.arms"):
         option = _with_drawn("algorithm", arm_class(arm), ranges, imports)
         value = check_value("algorithm", option, config_schema()["$defs"]["algorithm"], imports=imports)
-    arm_classes = {**chosen, **{key: [inner] for key, inner in classes_in(value, "algorithm")}}
+    arm_classes = {**classes_by_key, **{key: [inner] for key, inner in classes_in(value, "algorithm")}}
     for key, domain in arm["search"].items():
         _check_searched(f"{where}.search", arm_key(str(key)), domain, arm_classes, imports)
 
 
 def _check_searched(
-    where: str, key: str, domain: Mapping[str, Any], chosen: Mapping[str, Sequence[str]], imports: bool
+    where: str, key: str, domain: Mapping[str, Any], classes_by_key: Mapping[str, Sequence[str]], imports: bool
 ) -> None:
-    """Refuse a searched key that no chosen class has, and a domain whose values it does not take."""
-    matches, beside = nodes(key, chosen, imports=imports)
+    """Refuse a searched key that no class of the study has, and a domain whose values it does not take."""
+    matches, beside = nodes_of_key(key, classes_by_key, imports=imports)
     if not matches:
-        root = max((root for root in chosen if key.startswith(f"{root}.")), key=len, default="")
-        labels = dict.fromkeys(label(root, path) for path in chosen[root]) if root else ()
+        root = max((root for root in classes_by_key if key.startswith(f"{root}.")), key=len, default="")
+        labels = dict.fromkeys(class_label(root, path) for path in classes_by_key[root]) if root else ()
         whose = f" of {' or '.join(labels)}" if root else ""
         first = key.partition(".")[0]
-        is_method = first in [label("algorithm", path) for path in chosen["algorithm"]]
+        is_method = first in [class_label("algorithm", path) for path in classes_by_key["algorithm"]]
         hint = f": a range of its own is study.arms.{first}.search" if is_method else nearest(key, beside)
         raise ConfigError(f"{where}: unknown key {shown(key)}{whose}{hint}")
     for node in matches if key not in ROOTS else ():
@@ -518,7 +529,7 @@ def _check_searched(
 
 
 @contextlib.contextmanager
-def _saying(where: str) -> Iterator[None]:
+def _prefixed_errors(where: str) -> Iterator[None]:
     """Prefix ConfigErrors with the place."""
     try:
         yield
@@ -534,14 +545,14 @@ def _check_domain(where: str, written: Mapping[str, Any], node: Mapping[str, Any
     if domain.kind not in ("choice", *INTEGER) and "integer" in types_of(dereferenced(node)):
         raise ConfigError(f"{where} must be drawn from integers, got {domain.kind}: use randint or lograndint")
     for value in domain.extremes():
-        with _saying(f"{where} must hold only values that the config takes"):
+        with _prefixed_errors(f"{where} must hold only values that the config takes"):
             check_value(where.removeprefix(f"{SEARCH}."), value, node)
 
 
-def _check_presets(study: Mapping[str, Any], chosen: Mapping[str, Sequence[str]], imports: bool) -> None:
+def _check_presets(study: Mapping[str, Any], classes_by_key: Mapping[str, Sequence[str]], imports: bool) -> None:
     """Refuse presets of unknown algorithms, and values that an algorithm does not take."""
     paths = {name: name for name in class_names("algorithm")}
-    paths |= {label("algorithm", path): path for path in chosen["algorithm"]}
+    paths |= {class_label("algorithm", path): path for path in classes_by_key["algorithm"]}
     paths |= {name: arm["class_path"] for name, arm in study["arms"].items()}
     places = [(f"study.presets.{name}", name, values) for name, values in study["presets"].items()]
     for name, arm in study["arms"].items():
@@ -551,8 +562,8 @@ def _check_presets(study: Mapping[str, Any], chosen: Mapping[str, Sequence[str]]
             raise ConfigError(f"study.presets: unknown algorithm {shown(name)}{nearest(name, list(paths))}")
         for key, value in values.items():
             dotted = arm_key(str(key))
-            preset_classes = {**chosen, "algorithm": [resolved("algorithm", paths[name])]}
-            matches, beside = nodes(dotted, preset_classes, imports=imports)
+            preset_classes = {**classes_by_key, "algorithm": [resolved("algorithm", paths[name])]}
+            matches, beside = nodes_of_key(dotted, preset_classes, imports=imports)
             if not matches:
                 raise ConfigError(f"unknown key {shown(f'{where}.{key}')}{nearest(dotted, beside)}")
             for node in matches:

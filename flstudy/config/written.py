@@ -8,7 +8,7 @@ import lightning as L
 import yaml
 from torch import Tensor
 
-from flstudy.config.composition import edited
+from flstudy.config.composition import with_edits
 from flstudy.config.config import Config
 from flstudy.config.errors import ConfigError, shown
 from flstudy.config.reading import dotted
@@ -33,7 +33,7 @@ def config_of(parts: Mapping[str, Any], settings: Mapping[str, Any], name: str, 
     """
     content = {key: plain_part(key, part) for key, part in parts.items()}
     changes = {key: plain_part(key, value) for key, value in dotted(settings).items()}
-    text = yaml.safe_dump(edited(content, changes.items()), sort_keys=False)
+    text = yaml.safe_dump(with_edits(content, changes.items()), sort_keys=False)
     return Config(f"{name}.yaml", text, (), {}, command).checked()
 
 

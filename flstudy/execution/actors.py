@@ -23,7 +23,7 @@ from torch import Tensor
 from flstudy import pytree
 from flstudy.algorithms import Algorithm
 from flstudy.execution.context import TrainingContext
-from flstudy.execution.parts import PartDone, PartWork, Share
+from flstudy.execution.parts import PartResult, PartWork, RoundPart
 from flstudy.execution.places import LaneWorker, Make, Modes, Place, Rows
 from flstudy.execution.trees import leaves, refill
 from flstudy.population import ExampleStore
@@ -202,11 +202,11 @@ class ActorPlace(Place):
             self.actor.ask.remote("choose", *self.choices)
         return opened
 
-    def begin(self, modes: Modes, work: PartWork, rows: Rows, part: Share) -> Claim:
+    def begin(self, modes: Modes, work: PartWork, rows: Rows, part: RoundPart) -> Claim:
         algorithm, servers, *more = work
-        first, lent = rows.lent(part)
+        first, references = rows.lend(part)
         shared = self.crew.shared(algorithm, servers, first)
-        return self._begin(modes, shared, packed(tuple(more)), *(packed(row) for row in lent))
+        return self._begin(modes, shared, packed(tuple(more)), *(packed(row) for row in references))
 
     def _begin(self, *arguments: Any) -> Claim:
         rows = len(arguments) - 3
@@ -214,7 +214,7 @@ class ActorPlace(Place):
         reply, *lying = replies if rows else [replies]
         return Claim(self.generation, arguments, reply, lying)
 
-    def end(self, claim: Claim) -> PartDone:
+    def end(self, claim: Claim) -> PartResult:
         ray = self.crew.ray
         while True:
             try:
@@ -232,7 +232,7 @@ class ActorPlace(Place):
         self.deaths = 0
         if error is not None:
             raise error
-        copied: PartDone = writable(done)
+        copied: PartResult = writable(done)
         return copied._replace(rows=claim.rows)
 
     def _replace(self, death: Exception) -> None:
@@ -246,8 +246,8 @@ class ActorPlace(Place):
         self.actor = self.crew.actor(self.number)
         self.opened = self._open()
 
-    def keep(self, rows: Rows, part: Share, done: PartDone) -> None:
-        rows.left(part, done.rows, self.crew.fetch)
+    def keep(self, rows: Rows, part: RoundPart, result: PartResult) -> None:
+        rows.leave(part, result.rows, self.crew.fetch)
 
     def ask(self, call: str, *arguments: Any) -> Any:
         if call == "choose":

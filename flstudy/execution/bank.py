@@ -74,10 +74,10 @@ class ClientBank:
             self._touch(rows)
         return self.slot[lines, where]
 
-    def lent(
+    def lend(
         self, algorithm: Algorithm, clients: Tensor, x: Tensor, replicas: Sequence[int] | None = None
     ) -> list[Any]:
-        """Return the rows of devices clients [S, J], one after another: the reference that `left` got, the leaves, or
+        """Return the rows of devices clients [S, J], one after another: the reference that `leave` got, the leaves, or
         None for a first visitor; an empty list where the method keeps no rows. The models are x [S, n]."""
         if not leaves(algorithm.client_init(x[0])):
             return []
@@ -87,7 +87,7 @@ class ClientBank:
         }
         return [self._lying.get(slot, home.get(slot)) for slot in slots]  # a first visitor's place makes its row
 
-    def left(
+    def leave(
         self,
         algorithm: Algorithm,
         clients: Tensor,

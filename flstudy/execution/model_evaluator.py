@@ -23,7 +23,7 @@ from flstudy.tasks.findings import TO_DECLARE
 from flstudy.user_error import UserError
 
 CHUNK = 4096  # examples (of sequences: tokens) per replica at once: enough to be fast, few enough for any memory
-MOST = 2**26  # bytes of a split's inputs that are kept laid out
+MOST_BYTES = 2**26  # of a split's inputs that are kept laid out
 LINE = 32  # examples of one step of a compiled loop: devices hold few, and padding takes as long as they do
 COPIES = 2**24  # numbers in the models of lanes that are measured at once
 GAIN = 0.4  # share of an evaluation's time that compiling saves, measured on small models
@@ -82,7 +82,7 @@ def lines_of(flat: Tensor, begin: Tensor, counts: Tensor, concept: Tensor) -> Li
     order = torch.argsort(-lines, stable=True)
     most = max(int(lines.max()), 1)
     rows = LaneRows(flat, begin[order], counts[order], most)
-    few = len(counts) * most * LINE * flat.element_size() <= MOST
+    few = len(counts) * most * LINE * flat.element_size() <= MOST_BYTES
     return Lines(rows[:] if few else rows, lines[order].tolist(), concept[order], order, counts)
 
 
@@ -104,7 +104,7 @@ class Sheets:
         self.store, self.examples, self.concepts, self.dtype = store, examples, concepts, dtype
         x = store.x
         self.size = CHUNK if store.real else max(1, CHUNK // x[0].numel())
-        few = examples.rows.numel() * x[0].numel() * x.element_size() <= MOST
+        few = examples.rows.numel() * x[0].numel() * x.element_size() <= MOST_BYTES
         self._kept = list(self._laid_out()) if keep and few else None
         self.counts = concepts.new_zeros(concepts.shape, dtype=dtype)  # [S, N] examples
         for sheet in self:

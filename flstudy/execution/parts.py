@@ -18,8 +18,8 @@ from flstudy.population import Batches
 from flstudy.privacy import clipped
 
 
-class Share(NamedTuple):
-    """Jobs of one part: some of those of every replica, or all of some replicas."""
+class RoundPart(NamedTuple):
+    """Part of a round's jobs: some of those of every replica, or all of some replicas."""
 
     axis: int  # 1: of jobs; 0: of replicas
     rows: list[int]
@@ -34,12 +34,12 @@ class Share(NamedTuple):
 
     def of_devices(self, tree: Any, jobs: int) -> Any:
         """Return the part of leaves [S, D, ...] of devices with ``jobs`` jobs each, all in this part."""
-        return Share(self.axis, [row // jobs for row in self.rows[::jobs]] if self.axis else self.rows).of(tree)
+        return RoundPart(self.axis, [row // jobs for row in self.rows[::jobs]] if self.axis else self.rows).of(tree)
 
 
-def shares(steps: Tensor, count: int, together: int = 1) -> list[Share]:
-    """Divide jobs of ``steps`` [S, J] into at most ``count`` shares of about equal work: the longest first, each to the
-    share that has least to do. ``together`` neighbours are of one device and stay in one share."""
+def balanced_parts(steps: Tensor, count: int, together: int = 1) -> list[RoundPart]:
+    """Divide jobs of ``steps`` [S, J] into at most ``count`` parts of about equal work: the longest first, each to the
+    part that has least to do. ``together`` neighbours are of one device and stay in one part."""
     replicas, devices = steps.shape[0], steps.shape[1] // together
     axis = int(devices >= min(count, replicas))
     work = (steps.sum(0).view(-1, together).sum(1) if axis else steps.sum(1)).tolist()
@@ -49,17 +49,17 @@ def shares(steps: Tensor, count: int, together: int = 1) -> list[Share]:
         loads[least] += work[row]
         rows[least].append(row)
     jobs = together if axis else 1
-    return [Share(axis, [row * jobs + job for row in sorted(share) for job in range(jobs)]) for share in rows]
+    return [RoundPart(axis, [row * jobs + job for row in sorted(part) for job in range(jobs)]) for part in rows]
 
 
-def cohort_parts(steps: Tensor, size: int, together: int) -> list[Share]:
+def cohort_parts(steps: Tensor, size: int, together: int) -> list[RoundPart]:
     """Divide jobs of ``steps`` [S, J] into parts of at most ``size``, or of one device's jobs, ``together`` neighbours:
     jobs that train equally long are in one part."""
     work = steps.sum(0).view(-1, together).sum(1)
     devices = torch.sort(work, descending=True, stable=True).indices
     count = -(-len(devices) // (size // together))
     parts = [sorted(part.tolist()) for part in torch.tensor_split(devices, count)]
-    return [Share(1, [device * together + job for device in part for job in range(together)]) for part in parts]
+    return [RoundPart(1, [device * together + job for device in part for job in range(together)]) for part in parts]
 
 
 # ---- the work of a part -------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class TestRows(NamedTuple):
     concepts: Tensor  # [S, D] under which they are read
     jobs_per_device: int
 
-    def of(self, part: Share) -> "TestRows":
+    def of(self, part: RoundPart) -> "TestRows":
         """Return the rows of a part's devices."""
         job, rows, concepts = part.of_devices((self.job, self.rows, self.concepts), self.jobs_per_device)
         return TestRows(job, rows, concepts, self.jobs_per_device)
@@ -116,7 +116,7 @@ class UploadSums(NamedTuple):
     total: Any  # Σ_j u_j over all jobs: leaves [S, ...]
 
 
-class PartDone(NamedTuple):
+class PartResult(NamedTuple):
     """Result of the training of a part."""
 
     fit: Fit  # without uploads, rows and models
@@ -126,22 +126,22 @@ class PartDone(NamedTuple):
     scores: Scores | None  # [S, D]
 
 
-def train_part(fit: Callable[..., Fit], evaluator: ModelEvaluator, work: PartWork, rows: Any) -> PartDone:
+def train_part(fit: Callable[..., Fit], evaluator: ModelEvaluator, work: PartWork, rows: Any) -> PartResult:
     """Train a part whose devices have these rows of client state, leaves [S, P, ...].
 
     Raises:
         UserError: if uploads that are to be clipped are not real numbers.
     """
-    done = fit(work.algorithm, work.servers, rows, work.jobs, work.batches)
+    local_fit = fit(work.algorithm, work.servers, rows, work.jobs, work.batches)
     scores = None
     if work.tests is not None:
         with evaluator.attached(int(work.batches.round.flatten()[0])):
-            scores = work.tests.scores(evaluator, done.personal)
-    uploads, within = (done.uploads, None) if work.clip is None else clipped(done.uploads, *work.clip)
+            scores = work.tests.scores(evaluator, local_fit.personal)
+    uploads, within = (local_fit.uploads, None) if work.clip is None else clipped(local_fit.uploads, *work.clip)
     if not work.algorithm.reads_each:
         uploads = upload_sums(uploads, work.weights, work.jobs.model, work.models)
-    short = done._replace(uploads=(), clients=(), personal=done.personal[..., :0].clone())
-    return PartDone(short, uploads, done.clients, within, scores)
+    short = local_fit._replace(uploads=(), clients=(), personal=local_fit.personal[..., :0].clone())
+    return PartResult(short, uploads, local_fit.clients, within, scores)
 
 
 def upload_sums(uploads: Any, weights: Tensor, model: Tensor, models: int) -> UploadSums:
@@ -163,15 +163,15 @@ def fit_by_seed(fit: Callable[..., Fit], device: torch.device, seeds: Sequence[i
         return of_replica(0, *work)
     algorithm, servers, *rest = work
     grid = rest[1].client.shape
-    parts = [Share(0, [replica]) for replica in range(grid[0])]
+    parts = [RoundPart(0, [replica]) for replica in range(grid[0])]
     fits = [of_replica(*part.rows, algorithm, part.of_servers(servers), *part.of(rest)) for part in parts]
-    return merged_fits(fits, parts, grid)
+    return merge_fits(fits, parts, grid)
 
 
 # ---- together ------------------------------------------------------------------------------------------------------
 
 
-def merged(parts: Sequence[Share], trees: Sequence[Any]) -> Any:
+def merge(parts: Sequence[RoundPart], trees: Sequence[Any]) -> Any:
     """Merge the trees of parts into one with leaves [S, J, ...]."""
     axis = parts[0].axis
     back = torch.tensor([row for part in parts for row in part.rows]).argsort()
@@ -180,29 +180,29 @@ def merged(parts: Sequence[Share], trees: Sequence[Any]) -> Any:
     )
 
 
-def merged_fits(fits: Sequence[Fit], parts: Sequence[Share], grid: torch.Size) -> Fit:
+def merge_fits(fits: Sequence[Fit], parts: Sequence[RoundPart], grid: torch.Size) -> Fit:
     """Merge the fits of parts into the fit of all jobs."""
     if len(fits) == 1:
         return fits[0]
-    whole: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for field in Fit._fields:
         values = [getattr(fit, field) for fit in fits]
         if field == "logged":
             names = dict.fromkeys(name for logged in values for name in logged)
-            empty = [fit.loss.new_zeros((*fit.loss.shape, 2)) for fit in fits]
-            values = [{name: logs.get(name, none) for name in names} for logs, none in zip(values, empty, strict=True)]
+            zeros = [fit.loss.new_zeros((*fit.loss.shape, 2)) for fit in fits]
+            values = [{name: logs.get(name, zero) for name in names} for logs, zero in zip(values, zeros, strict=True)]
         if field == "lane_steps":
-            whole[field] = sum(values)
+            merged[field] = sum(values)
         else:  # what a job sends and gets in bytes is the same everywhere
-            whole[field] = values[0] if isinstance(values[0], int) else merged(parts, values)
-    assert leaves(whole["loss"])[0].shape == grid
-    return Fit(**whole)
+            merged[field] = values[0] if isinstance(values[0], int) else merge(parts, values)
+    assert leaves(merged["loss"])[0].shape == grid
+    return Fit(**merged)
 
 
-def merged_devices(parts: Sequence[Share], columns: Sequence[Tensor | None]) -> Tensor | None:
+def merge_devices(parts: Sequence[RoundPart], columns: Sequence[Tensor | None]) -> Tensor | None:
     """Merge parts' columns of devices into [S, D], in the order of parts; None where no part has any."""
     if columns[0] is None:
         return None
     if parts[0].axis == 0:
-        return merged(parts, columns)  # type: ignore[no-any-return]
+        return merge(parts, columns)  # type: ignore[no-any-return]
     return torch.cat(columns, 1)  # type: ignore[arg-type]

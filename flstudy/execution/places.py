@@ -16,7 +16,7 @@ from flstudy.execution.bank import Fetch
 from flstudy.execution.context import TrainingContext
 from flstudy.execution.executor import Executor
 from flstudy.execution.model_evaluator import ModelEvaluator
-from flstudy.execution.parts import PartDone, PartWork, Share, fit_by_seed, train_part
+from flstudy.execution.parts import PartResult, PartWork, RoundPart, fit_by_seed, train_part
 from flstudy.population import ExampleStore
 from flstudy.population.batches import HOST
 from flstudy.population.streams import torch_seed
@@ -27,17 +27,17 @@ Make = Callable[[TrainingContext], Executor]
 class Rows(Protocol):
     """Rows of client state of a round's jobs."""
 
-    def some(self, part: Share | None) -> Any:
+    def gather(self, part: RoundPart | None) -> Any:
         """Return the rows of some jobs, leaves [S, P, ...]; None stands for all."""
 
-    def put(self, part: Share | None, states: Any) -> None:
+    def scatter(self, part: RoundPart | None, states: Any) -> None:
         """Write the rows of some jobs back as they are now, leaves [S, P, ...]."""
 
-    def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
-        """Return the models [S, n] that first visitors are sent, and the rows as `ClientBank.lent` has them."""
+    def lend(self, part: RoundPart) -> tuple[Tensor | None, list[Any]]:
+        """Return the models [S, n] that first visitors are sent, and the rows as `ClientBank.lend` has them."""
 
-    def left(self, part: Share, lying: Sequence[Any], fetch: Fetch) -> None:
-        """Leave the rows where they are, as `ClientBank.left` does."""
+    def leave(self, part: RoundPart, lying: Sequence[Any], fetch: Fetch) -> None:
+        """Leave the rows where they are, as `ClientBank.leave` does."""
 
 
 class Modes(NamedTuple):
@@ -68,7 +68,7 @@ class LaneWorker:
         self.device = context.store.x.device
         self.executor, self.evaluator = make(context), ModelEvaluator(context)
 
-    def train(self, modes: Modes, work: PartWork, rows: Any) -> PartDone:
+    def train(self, modes: Modes, work: PartWork, rows: Any) -> PartResult:
         """Train a part, whose rows of client state have leaves [S, P, ...]; the result is where the work was."""
         home, batches = work.jobs.client.device, work.batches
         moved = tree_on((work.servers, work.jobs, work.weights, rows), self.device)
@@ -95,15 +95,15 @@ class Place(ABC):
     """Place where some of a round's jobs are trained."""
 
     @abstractmethod
-    def begin(self, modes: Modes, work: PartWork, rows: Rows, part: Share) -> Any:
+    def begin(self, modes: Modes, work: PartWork, rows: Rows, part: RoundPart) -> Any:
         """Begin to train a part of a round, without waiting for it; returns a claim on the result."""
 
     @abstractmethod
-    def end(self, claim: Any) -> PartDone:
+    def end(self, claim: Any) -> PartResult:
         """Wait for the result of a claim, in which rows are as the place has them."""
 
     @abstractmethod
-    def keep(self, rows: Rows, part: Share, done: PartDone) -> None:
+    def keep(self, rows: Rows, part: RoundPart, result: PartResult) -> None:
         """Keep the rows of a part that is done."""
 
     @abstractmethod
@@ -132,14 +132,14 @@ class DeviceThread(Place):
         self.worker = LaneWorker(make, context._replace(task_function=task_function, store=store))
         self.pool = ThreadPoolExecutor(1, f"{device}")
 
-    def begin(self, modes: Modes, work: PartWork, rows: Rows, part: Share) -> Future[PartDone]:
-        return self.pool.submit(self.worker.train, modes, work, rows.some(part))
+    def begin(self, modes: Modes, work: PartWork, rows: Rows, part: RoundPart) -> Future[PartResult]:
+        return self.pool.submit(self.worker.train, modes, work, rows.gather(part))
 
-    def end(self, claim: Future[PartDone]) -> PartDone:
+    def end(self, claim: Future[PartResult]) -> PartResult:
         return claim.result()
 
-    def keep(self, rows: Rows, part: Share, done: PartDone) -> None:
-        rows.put(part, done.rows)
+    def keep(self, rows: Rows, part: RoundPart, result: PartResult) -> None:
+        rows.scatter(part, result.rows)
 
     def ask(self, call: str, *arguments: Any) -> Any:
         return self.pool.submit(getattr(self.worker.executor, call), *arguments).result()

@@ -27,7 +27,7 @@ from flstudy.user_error import UserError
 log = logging.getLogger(__name__)
 
 SHORT, LONG = 1, 3  # local steps of the measured fits: their difference leaves out what a fit costs but once
-MOST = 20.0  # compiling has never been seen to make steps this many times faster
+MOST_SPEEDUP = 20.0  # compiling has never been seen to make steps this many times faster
 ALONE = 0.7  # share of an eager step's time that a compiled one takes of a model too large to be mapped, as CNNs are
 REPEATS, ENOUGH_S = 3, 0.1  # of each, unless one takes longer than this
 
@@ -203,7 +203,7 @@ class Auto(Executor):
         programs = self.vectorized.programs
         if programs.undecided or programs.compiled:
             alone = programs.looped and programs.alone(servers.x)
-            mapped = max(arithmetic * total, vectorized / MOST)
+            mapped = max(arithmetic * total, vectorized / MOST_SPEEDUP)
             self.seconds["compiled"] = ALONE * min(self.seconds.values()) if alone else mapped
 
 

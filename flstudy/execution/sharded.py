@@ -17,7 +17,7 @@ from flstudy.execution.actors import actor_places
 from flstudy.execution.compile_policy import CompilePolicy
 from flstudy.execution.context import TrainingContext
 from flstudy.execution.executor import Executor, Fit
-from flstudy.execution.parts import PartDone, PartWork, Share, cohort_parts, shares
+from flstudy.execution.parts import PartResult, PartWork, RoundPart, balanced_parts, cohort_parts
 from flstudy.execution.places import DeviceThread, Modes, Place, Rows
 from flstudy.execution.programs import Programs
 from flstudy.execution.select import make_executor
@@ -82,22 +82,22 @@ class Sharded(Executor):
         self._steps = float(done.steps.sum())
         return done
 
-    def parts(self, steps: Tensor, block: int | None, together: int) -> list[Share]:
+    def parts(self, steps: Tensor, block: int | None, together: int) -> list[RoundPart]:
         """Divide jobs of ``steps`` [S, J] into parts for the places in turn, where each machine trains at most
         ``block`` of a replica at once."""
         most = None if block is None else max(block // together, 1) * together * self.nodes
         if most is None or steps.shape[1] <= most:
-            return shares(steps, len(self.places), together)
+            return balanced_parts(steps, len(self.places), together)
         work = steps.sum(0, keepdim=True)  # a place takes jobs, whatever the replicas
         return [
-            Share(1, [wave.rows[row] for row in part.rows])
+            RoundPart(1, [wave.rows[row] for row in part.rows])
             for wave in cohort_parts(steps, most, together)
-            for part in shares(work[:, wave.rows], len(self.places), together)
+            for part in balanced_parts(work[:, wave.rows], len(self.places), together)
         ]
 
     def train(
-        self, seeds: Sequence[int], work: Callable[[Share], PartWork], parts: Sequence[Share], rows: Rows
-    ) -> list[PartDone]:
+        self, seeds: Sequence[int], work: Callable[[RoundPart], PartWork], parts: Sequence[RoundPart], rows: Rows
+    ) -> list[PartResult]:
         """Train the parts of a round; returns the result of each.
 
         Args:
@@ -111,11 +111,11 @@ class Sharded(Executor):
             part_seeds = seeds if part.axis or len(seeds) == 1 else [seeds[replica] for replica in part.rows]
             place, modes = self.places[number % len(self.places)], Modes.here(self.kind, number, part_seeds)
             claims.append((place, place.begin(modes, work(part), rows, part)))
-        dones = [place.end(claim) for place, claim in claims]
-        for (place, _), part, done in zip(claims, parts, dones, strict=True):
-            place.keep(rows, part, done)
-        self._steps = sum(float(done.fit.steps.sum()) for done in dones)
-        return dones
+        results = [place.end(claim) for place, claim in claims]
+        for (place, _), part, result in zip(claims, parts, results, strict=True):
+            place.keep(rows, part, result)
+        self._steps = sum(float(result.fit.steps.sum()) for result in results)
+        return results
 
     def weigh(self, seconds: float, rounds_left: float) -> bool:
         """Choose for all places as the first one decides by its seconds; ``auto`` also whether to train in one place or

@@ -16,7 +16,7 @@ from flstudy.execution.trees import collect
 from flstudy.tasks import compiler
 
 PATIENCE = 16  # calls before recording pays: it takes about as long as what that many calls lose
-MOST = 2**26  # bytes of the arguments
+MOST_BYTES = 2**26  # of the arguments
 ATEN = torch.ops.aten
 VIEWS = {ATEN.view.default, ATEN._unsafe_view.default, ATEN.permute.default, ATEN.expand.default}
 KEPT = 64  # recordings; where shapes change in every round most are never made
@@ -79,7 +79,7 @@ def worthwhile(tensors: Sequence[Tensor]) -> bool:
     bytes, so that the Python around the operations is felt.
     """
     decided = compiler.dispatching() or any(map(torch.is_autocast_enabled, kinds_of(tensors)))
-    return not decided and sum(tensor.numel() * tensor.element_size() for tensor in tensors) <= MOST
+    return not decided and sum(tensor.numel() * tensor.element_size() for tensor in tensors) <= MOST_BYTES
 
 
 def kinds_of(tensors: Sequence[Tensor]) -> set[str]:

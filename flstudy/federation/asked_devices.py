@@ -24,7 +24,7 @@ class Asked(NamedTuple):
 
     clients: Tensor | None  # [S, P] the panel's devices, on the CPU; None: all devices
     concepts: Tensor  # [S, P] concept of each device's examples
-    there: NDArray[np.bool_]  # [S, P] whether a device is available, and so counts
+    available: NDArray[np.bool_]  # [S, P] whether a device is available, and so counts
     error: list[float] | None  # [S] standard error of a mean, in standard deviations over devices; None: not reported
 
     @property
@@ -41,7 +41,7 @@ class AskedDevices:
     Args:
         algorithm: the method.
         evaluator: measures models.
-        population: the world.
+        population: the devices and their data, settled.
         device: where the models are.
         panel: the devices that are asked; None: all.
         trainer: to which the task is attached while its own steps measure it; None: there is none.
@@ -60,85 +60,86 @@ class AskedDevices:
         self.algorithm, self.evaluator, self.population, self.device = algorithm, evaluator, population, device
         self.undefined = set[str]()  # a module's measures that were undefined on a device, which is told once
         self.examples: dict[Split, EvaluationIndex] = {}  # of those asked, in the round that was evaluated last
-        self._moments: dict[Split, Hashable] = {}
-        self._sheets: dict[Split, Sheets] = {}
-        self._concepts = torch.empty(0, 0, dtype=torch.int64)  # [S, N] of the round that was evaluated last
-        self._drawn: tuple[NDArray[np.bool_], Tensor] | None = None  # [S, N] who was there last, [S, P] the panel
-        self._last: Tensor | None = None  # [S, P] who was asked last; None: everybody
+        self._moment_of_examples: dict[Split, Hashable] = {}  # key of `examples`, which hold while it is the same
+        self._sheets: dict[Split, Sheets] = {}  # of `examples` under `_last_concepts`
+        self._last_concepts = torch.empty(0, 0, dtype=torch.int64)  # [S, N] of the round that was evaluated last
+        self._panel_of_available: tuple[NDArray[np.bool_], Tensor] | None = None  # [S, N] available, [S, P] their panel
+        self._last_clients: Tensor | None = None  # [S, P] who was asked last; None: everybody
 
     def asked(self, round: int) -> Asked:
         """Return the devices that are asked in a round (from 1): the panel, or all."""
-        everybody = self._everybody(round)  # of whom those count who are there: the available devices of eq. (1)
+        everybody = self._all_devices(round)  # of whom those count who are available, as in eq. (1)
         if self.panel is None:
-            return self._going_to(everybody)
+            return self._note_asked(everybody)
         if self.panel.asks_everybody(round):
-            return self._going_to(everybody._replace(error=[0.0] * len(everybody.there)))
-        clients = self._panel(self.panel, everybody.there)
-        error = [self.panel.error(clients.shape[1], int(line.sum())) for line in everybody.there]
+            return self._note_asked(everybody._replace(error=[0.0] * len(everybody.available)))
+        clients = self._panel(self.panel, everybody.available)
+        error = [self.panel.error(clients.shape[1], int(line.sum())) for line in everybody.available]
         concepts = everybody.concepts.gather(1, clients.to(self.device))
-        return self._going_to(Asked(clients, concepts, np.ones(clients.shape, dtype=bool), error))
+        return self._note_asked(Asked(clients, concepts, np.ones(clients.shape, dtype=bool), error))
 
     def everybody(self, round: int) -> Asked:
         """Return all devices in a round (from 1), whoever is asked else."""
-        return self._going_to(self._everybody(round))
+        return self._note_asked(self._all_devices(round))
 
-    def _everybody(self, round: int) -> Asked:
-        return Asked(None, self._lived(round), self.population.available(round), None)
+    def _all_devices(self, round: int) -> Asked:
+        return Asked(None, self._concepts_in(round), self.population.available(round), None)
 
-    def _going_to(self, asked: Asked) -> Asked:
+    def _note_asked(self, asked: Asked) -> Asked:
         """Note who is asked next, and drop the sheets of others."""
-        if asked.clients is not self._last:
-            self._last, self._moments, self._sheets = asked.clients, {}, {}
+        if asked.clients is not self._last_clients:
+            self._last_clients, self._moment_of_examples, self._sheets = asked.clients, {}, {}
         return asked
 
-    def _panel(self, panel: Panel, there: NDArray[np.bool_]) -> Tensor:
+    def _panel(self, panel: Panel, available: NDArray[np.bool_]) -> Tensor:
         """Return [S, P]: the panel of the available devices [S, N]; the same tensor as long as these are the same."""
-        if self._drawn is None or not np.array_equal(self._drawn[0], there):
-            population, count = self.population, min(panel.clients, int(there.sum(1).min()))
-            pairs = zip(population.seeds, population.members, there, strict=True)
+        if self._panel_of_available is None or not np.array_equal(self._panel_of_available[0], available):
+            population, count = self.population, min(panel.clients, int(available.sum(1).min()))
+            pairs = zip(population.seeds, population.members, available, strict=True)
             lines = [panel.draw(seed, membership.shared.sum(1), line, count) for seed, membership, line in pairs]
-            self._drawn = there, torch.from_numpy(np.stack(lines))
-        return self._drawn[1]
+            self._panel_of_available = available, torch.from_numpy(np.stack(lines))
+        return self._panel_of_available[1]
 
-    def _lived(self, round: int) -> Tensor:
+    def _concepts_in(self, round: int) -> Tensor:
         """Return [S, N]: the concepts of a round; the same tensor as long as they are the same."""
         concepts = self.population.concepts(round)
-        if not torch.equal(concepts, self._concepts):
-            self._concepts, self._there = concepts, to_device(concepts, self.device)
+        if not torch.equal(concepts, self._last_concepts):
+            self._last_concepts, self._concepts_on_device = concepts, to_device(concepts, self.device)
             self._sheets = {}
-        return self._there
+        return self._concepts_on_device
 
     def _examples(self, split: Split, asked: Asked, round: int) -> EvaluationIndex:
         """Return the examples of the devices asked; collected only where they have changed since the last time."""
         moment = self.population.device_data.moment(split, round)
-        if self._moments.get(split) != moment:
-            most = None if split == "train" else self.most(round)
-            selection = () if asked.clients is None else (asked.clients, most)
-            self.examples[split] = self._moved(self.population.device_data.evaluation_index(split, round, *selection))
-            self._moments[split] = moment
+        if self._moment_of_examples.get(split) != moment:
+            per_device = None if split == "train" else self.examples_per_device(round)
+            selection = () if asked.clients is None else (asked.clients, per_device)
+            index = self.population.device_data.evaluation_index(split, round, *selection)
+            self.examples[split] = self._on_device(index)
+            self._moment_of_examples[split] = moment
             self._sheets.pop(split, None)
         return self.examples[split]
 
-    def most(self, round: int) -> int | None:
+    def examples_per_device(self, round: int) -> int | None:
         """Return the most examples of a split on which a device is evaluated in a round (from 1); None: all of them.
 
         Devices that choose among global models always use all their training examples.
         """
         return None if self.panel is None or self.panel.asks_everybody(round) else self.panel.examples
 
-    def _laid_out(self, models: Tensor, split: Split, asked: Asked, round: int) -> Sheets:
+    def _sheets_of(self, models: Tensor, split: Split, asked: Asked, round: int) -> Sheets:
         """Return the current examples of the devices asked, laid out."""
         examples = self._examples(split, asked, round)
         if split not in self._sheets:
             self._sheets[split] = self.evaluator.sheets(models, examples, asked.concepts)
         return self._sheets[split]
 
-    def choice(self, server: Any, world: Round, round: int, asked: Asked) -> Tensor:
+    def choice(self, server: Any, this_round: Round, round: int, asked: Asked) -> Tensor:
         """Return [S, P]: the index of the global model that each of the devices asked uses.
 
         Args:
             server: the server's state, leaves [S, ...].
-            world: the round as algorithms see it.
+            this_round: the round as algorithms see it.
             round: the round's number, from 1.
             asked: the devices.
 
@@ -146,14 +147,16 @@ class AskedDevices:
             UserError: where devices choose by a measure that the task does not tell.
         """
         asks, concepts = self.algorithm.asks is not None, asked.concepts
-        survey = self._ask(server, self._laid_out(self.models(server), "train", asked, round))[0] if asks else None
+        survey = self._ask(server, self._sheets_of(self.models(server), "train", asked, round))[0] if asks else None
         devices = asked.devices.to(self.device)
-        world = world._replace(concepts=concepts if self.algorithm.oracle else None)
-        choose = torch.vmap(self.algorithm.choose, in_dims=(0, None if survey is None else 0, 0, axes(world)))
-        chosen: Tensor = choose(server, survey, Job(devices, torch.zeros_like(devices)), world)
-        return chosen
+        this_round = this_round._replace(concepts=concepts if self.algorithm.oracle else None)
+        choose = torch.vmap(self.algorithm.choose, in_dims=(0, None if survey is None else 0, 0, axes(this_round)))
+        choice: Tensor = choose(server, survey, Job(devices, torch.zeros_like(devices)), this_round)
+        return choice
 
     def _ask(self, server: Any, sheets: Sheets) -> tuple[Tensor, Tensor]:
+        """Return the devices' losses or error rates [S, P, M] of the global models, ∞ for models that are not in use,
+        and which models [S, M] are in use."""
         models, in_use = self.models(server), torch.vmap(self.algorithm.in_use)(server)
         measured = models.new_full((*sheets.concepts.shape, models.shape[1]), torch.inf)
         for m in in_use.any(0).nonzero().squeeze(1).tolist():
@@ -166,14 +169,14 @@ class AskedDevices:
                     f"which the task does not tell; {add}"
                 )
             measured[..., m] = value if self.algorithm.asks == "loss" else 1 - value
-        most = torch.finfo(measured.dtype).max  # a model that has diverged is the worst of those in use
-        return torch.where(in_use[:, None], measured.nan_to_num(nan=most, posinf=most), torch.inf), in_use
+        worst = torch.finfo(measured.dtype).max  # a model that has diverged is the worst of those in use
+        return torch.where(in_use[:, None], measured.nan_to_num(nan=worst, posinf=worst), torch.inf), in_use
 
     def models(self, server: Any) -> Tensor:
         """Return [S, M, n]: the global models."""
         return stacked(self.algorithm.global_models(server))
 
-    def _moved(self, examples: EvaluationIndex) -> EvaluationIndex:
+    def _on_device(self, examples: EvaluationIndex) -> EvaluationIndex:
         return EvaluationIndex(*(table.to(self.device) for table in examples))
 
 
@@ -182,6 +185,6 @@ def stacked(x: Tensor) -> Tensor:
     return x.unsqueeze(1) if x.dim() == 2 else x
 
 
-def axes(round: Round) -> Round:
+def axes(this_round: Round) -> Round:
     """Return ``in_dims`` of a round [S, ...] for a map over replicas."""
-    return Round(*(None if part is None else 0 for part in round))  # type: ignore[arg-type]
+    return Round(*(None if part is None else 0 for part in this_round))  # type: ignore[arg-type]

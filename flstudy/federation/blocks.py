@@ -16,7 +16,7 @@ from flstudy.algorithms import Algorithm, Inbox, Job, Layout
 from flstudy.algorithms.parts.signatures import Totals
 from flstudy.execution import ClientBank
 from flstudy.execution.bank import Fetch
-from flstudy.execution.parts import Share, UploadSums, merged
+from flstudy.execution.parts import RoundPart, UploadSums, merge
 from flstudy.execution.places import Rows
 from flstudy.execution.trees import leaves, nbytes, over_leaves, take
 from flstudy.population import Population
@@ -30,27 +30,27 @@ class BankRows(NamedTuple):
     clients: Tensor  # [S, J]
     x: Tensor  # [S, n] the model that first visitors are sent
 
-    def some(self, part: Share | None) -> Any:
+    def gather(self, part: RoundPart | None) -> Any:
         """Gather the rows of some jobs, leaves [S, P, ...]; rows of first visitors are made."""
         clients, replicas, x = self._of(part)
         return self.bank.gather(self.algorithm, clients, x, replicas)
 
-    def put(self, part: Share | None, states: Any) -> None:
+    def scatter(self, part: RoundPart | None, states: Any) -> None:
         """Write the rows of some jobs back, leaves [S, P, ...]."""
         clients, replicas, _ = self._of(part)
         self.bank.scatter(clients, states, replicas)
 
-    def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
-        """Return the models [S, n] that first visitors are sent, and the rows as `ClientBank.lent` returns them."""
+    def lend(self, part: RoundPart) -> tuple[Tensor | None, list[Any]]:
+        """Return the models [S, n] that first visitors are sent, and the rows as `ClientBank.lend` returns them."""
         clients, replicas, x = self._of(part)
-        return x, self.bank.lent(self.algorithm, clients, x, replicas)
+        return x, self.bank.lend(self.algorithm, clients, x, replicas)
 
-    def left(self, part: Share, lying: Sequence[Any], fetch: Fetch) -> None:
-        """Leave the rows where they are, as `ClientBank.left` does."""
+    def leave(self, part: RoundPart, lying: Sequence[Any], fetch: Fetch) -> None:
+        """Leave the rows where they are, as `ClientBank.leave` does."""
         clients, replicas, x = self._of(part)
-        self.bank.left(self.algorithm, clients, x, lying, fetch, replicas)
+        self.bank.leave(self.algorithm, clients, x, lying, fetch, replicas)
 
-    def _of(self, part: Share | None) -> tuple[Tensor, list[int] | None, Tensor]:
+    def _of(self, part: RoundPart | None) -> tuple[Tensor, list[int] | None, Tensor]:
         if part is None:
             return self.clients, None, self.x
         return part.of(self.clients), None if part.axis else part.rows, part.of_servers(self.x)
@@ -63,21 +63,21 @@ class FirstRows(NamedTuple):
     x: Tensor  # [S, n]
     jobs: int  # J
 
-    def some(self, part: Share | None) -> Any:
+    def gather(self, part: RoundPart | None) -> Any:
         """Return the rows of some jobs, leaves [S, P, ...], those of a replica equal."""
         if part is None or part.axis == 0:
             return first_rows(self.algorithm, self.x if part is None else part.of_servers(self.x), self.jobs)
         return first_rows(self.algorithm, self.x, len(part.rows))
 
-    def put(self, part: Share | None, states: Any) -> None:
+    def scatter(self, part: RoundPart | None, states: Any) -> None:
         """Discard the rows."""
 
-    def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
+    def lend(self, part: RoundPart) -> tuple[Tensor | None, list[Any]]:
         """Return the models [S, n], and no rows: all are made where they train."""
         x, jobs = part.of_servers(self.x), len(part.rows) if part.axis else self.jobs
         return x, [None] * (len(x) * jobs if leaves(self.algorithm.client_init(x[0])) else 0)
 
-    def left(self, part: Share, lying: Sequence[Any], fetch: Fetch) -> None:
+    def leave(self, part: RoundPart, lying: Sequence[Any], fetch: Fetch) -> None:
         """Discard the rows."""
 
 
@@ -92,22 +92,22 @@ class PreparedRows(NamedTuple):
     rows: Rows
     states: Any
 
-    def some(self, part: Share | None) -> Any:
+    def gather(self, part: RoundPart | None) -> Any:
         """Return the rows of some jobs, leaves [S, P, ...]."""
         return self.states if part is None else part.of(self.states)
 
-    def put(self, part: Share | None, states: Any) -> None:
-        """Write the rows of some jobs back, leaves [S, P, ...]."""
-        self.rows.put(part, states)
+    def scatter(self, part: RoundPart | None, states: Any) -> None:
+        """Write the rows of some jobs back."""
+        self.rows.scatter(part, states)
 
-    def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
+    def lend(self, part: RoundPart) -> tuple[Tensor | None, list[Any]]:
         """Return no models, since no device is a first visitor any more, and of each row its leaves [...]."""
         flat = [leaf.flatten(0, 1) for leaf in leaves(part.of(self.states))]
         return None, [tuple(leaf[row] for leaf in flat) for row in range(len(flat[0]) if flat else 0)]
 
-    def left(self, part: Share, lying: Sequence[Any], fetch: Fetch) -> None:
+    def leave(self, part: RoundPart, lying: Sequence[Any], fetch: Fetch) -> None:
         """Leave the rows where they are."""
-        self.rows.left(part, lying, fetch)
+        self.rows.leave(part, lying, fetch)
 
 
 def first_rows(algorithm: Algorithm, x: Tensor, jobs: int) -> Any:
@@ -127,8 +127,8 @@ class JobBytes(NamedTuple):
 
 def job_bytes(algorithm: Algorithm, server: Any, layout: Layout) -> JobBytes:
     """Return the bytes of a method's job, whose server has leaves [S, ...]."""
-    server, nothing = take(server, 0), torch.zeros((), dtype=torch.int64, device=server.x.device)
-    x, job = server.x.view(-1, server.x.shape[-1])[0], Job(nothing, nothing, nothing + 1, nothing)
+    server, zero = take(server, 0), torch.zeros((), dtype=torch.int64, device=server.x.device)
+    x, job = server.x.view(-1, server.x.shape[-1])[0], Job(zero, zero, zero + 1, zero)
     with torch.no_grad():
         row, msg = algorithm.client_init(x), algorithm.broadcast(server, job)
         local = algorithm.local_start(msg, row, layout)
@@ -145,17 +145,17 @@ def jobs_at_once(algorithm: Algorithm, server: Any, layout: Layout, population: 
     replicas, per_device = len(server.x), algorithm.jobs_per_device
     size = job_bytes(algorithm, server, layout)
     jobs = min(population.participants, population.clients) * per_device
-    if (whole := replicas * jobs * size.until_end) > memory:
+    if (needed := replicas * jobs * size.until_end) > memory:
         warnings.warn(
             f"{type(algorithm).__name__} looks at single devices: {replicas * jobs} jobs of {size.until_end / 1e6:.3g} "
-            f"MB keep {whole / 1e9:.3g} GB in memory; take fewer participants, or a method that needs only sums",
+            f"MB keep {needed / 1e9:.3g} GB in memory; take fewer participants, or a method that needs only sums",
             stacklevel=2,
         )
     return max(1, memory // max(1, replicas * per_device * size.training)) * per_device
 
 
-class Collected:
-    """The uploads of a round's parts: their sums, or where a server reads each, all of them.
+class CollectedUploads:
+    """Uploads of a round's parts: their sums, or where a server reads each, all of them.
 
     Args:
         weights: p [S, J].
@@ -164,21 +164,21 @@ class Collected:
 
     def __init__(self, weights: Tensor, model: Tensor) -> None:
         self.weights, self.model = weights, model
-        self.parts: list[Share] = []
-        self.kept: list[Any] = []  # uploads, or the sums of each part of the replicas
+        self.parts: list[RoundPart] = []  # whose uploads are not in the running sum
+        self.uploads: list[Any] = []  # of each of these parts, or where it holds all jobs of some replicas, their sums
         self.sums: UploadSums | None = None
 
-    def add(self, part: Share, uploads: Any) -> None:
+    def add(self, part: RoundPart, uploads: Any) -> None:
         """Add the uploads of some jobs, leaves [S, P, ...], or their sums."""
         if part.axis == 1 and isinstance(uploads, UploadSums):
             self.sums = uploads if self.sums is None else over_leaves(torch.Tensor.add_, self.sums, uploads)
             return
         self.parts.append(part)
-        self.kept.append(uploads)
+        self.uploads.append(uploads)
 
     def inbox(self) -> Inbox | Totals:
         """Return the server's inbox, or sums in its place, leaves [S, ...]."""
-        whole = merged(self.parts, self.kept) if self.sums is None else self.sums
-        if isinstance(whole, UploadSums):
-            return Totals(*whole, self.weights, self.model)
-        return Inbox(whole, self.weights, self.model)
+        uploads = merge(self.parts, self.uploads) if self.sums is None else self.sums
+        if isinstance(uploads, UploadSums):
+            return Totals(*uploads, self.weights, self.model)
+        return Inbox(uploads, self.weights, self.model)

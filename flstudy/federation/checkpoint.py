@@ -141,9 +141,9 @@ def rebuilt_arguments(path: Any, task_class: type[L.LightningModule], content: M
         else:
             with contextlib.suppress(UserError):  # a mapping of the user's own
                 arguments[name] = rebuilt(value)
-    whole = content.get(L.LightningModule.CHECKPOINT_HYPER_PARAMS_NAME) or ""
-    if arguments and whole in inspect.signature(task_class).parameters:  # all of them are one argument of its
-        return {whole: AttributeDict({**saved, **arguments})}
+    name = content.get(L.LightningModule.CHECKPOINT_HYPER_PARAMS_NAME) or ""
+    if arguments and name in inspect.signature(task_class).parameters:  # all of them are one argument of its
+        return {name: AttributeDict({**saved, **arguments})}
     return arguments
 
 

@@ -21,7 +21,7 @@ class ControllerRunner:
         controllers: as they are configured.
         algorithm: the method.
         layout: of the model.
-        population: the world.
+        population: the devices and their data, settled.
         state: of the run; it holds the controllers' states, and the rows that an event may restart or forget.
         schedule: of the devices' learning rate; None: the rate is constant.
         draw: returns a new initial model, shaped like the server's x, for a seed and a name.

@@ -56,7 +56,7 @@ class Coordinator(L.LightningModule):
     Attributes:
         run: the federated run, which needs no Trainer.
         task, task_function, algorithm, seeds, controllers, schedule: its parts.
-        population, executor, evaluation, last: its world and its latest round.
+        population, executor, evaluation, last: its devices, what trains and asks them, and its latest round.
         server, bank, record: its state.
     """
 

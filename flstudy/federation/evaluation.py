@@ -28,7 +28,7 @@ from flstudy.metrics.registry import of_server
 from flstudy.population import Cohort, Population, Split
 
 MEASURED: tuple[Split, ...] = ("valid", "test")
-MOST = 2**26  # numbers in the devices' own models that are measured at once
+MOST_NUMBERS = 2**26  # in the devices' own models that are measured at once
 
 
 class Evaluation(AskedDevices):
@@ -37,7 +37,7 @@ class Evaluation(AskedDevices):
     Args:
         algorithm: the method.
         evaluator: measures models.
-        population: the world.
+        population: the devices and their data, settled.
         device: where the models are.
         measure: of the devices, beside means and deviations; None: there is none.
         panel: the devices that are asked; None: all.
@@ -76,11 +76,11 @@ class Evaluation(AskedDevices):
                 rows = self.population.device_data.examples_of("train", devices, round).to(self.device)
                 gradients = self.evaluator.gradients(models, rows, concept).unsqueeze(2)
                 return gradients, torch.ones_like(server.x[:, :1]).bool()
-            examples = self._moved(self.population.device_data.evaluation_index("train", round, devices))
+            examples = self._on_device(self.population.device_data.evaluation_index("train", round, devices))
             return self._ask(server, self.evaluator.sheets(models, examples, concept))
 
     def __call__(
-        self, server: Any, bank: ClientBank, cohort: Cohort, fit: Fit, round: int, looked: Scores | None = None
+        self, server: Any, bank: ClientBank, cohort: Cohort, fit: Fit, round: int, local_scores: Scores | None = None
     ) -> dict[str, list[float]]:
         """Return all metrics of an evaluation after a round, a value per replica.
 
@@ -94,108 +94,112 @@ class Evaluation(AskedDevices):
                 here from ``fit.personal``, or left out where it holds no models.
         """
         metrics = self.of_devices(server, bank, cohort.round, round)
-        if looked is None and fit.personal.shape[-1]:
+        if local_scores is None and fit.personal.shape[-1]:
             with self.evaluator.attached(round, self.trainer):
-                looked = self.personal(cohort, fit.personal, round)
-        of_participants = [] if looked is None else [Column("test/personal_accuracy", looked.accuracy)]
+                local_scores = self.scores_of_local_models(cohort, fit.personal, round)
+        of_participants = [] if local_scores is None else [Column("test/personal_accuracy", local_scores.accuracy)]
         return with_logged(over_devices(of_participants, self.trace_cache), metrics, self.evaluator.task_function)
 
     def of_devices(
-        self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split] = MEASURED
+        self, server: Any, bank: ClientBank, this_round: Round, round: int, splits: Sequence[Split] = MEASURED
     ) -> dict[str, list[float]]:
         """Return the metrics of the models that devices use and of the server's, a value per replica.
 
-        They are over the devices available in a round (from 1), whose ``world`` is given.
+        They are over the devices available in a round (from 1), whose ``this_round`` is given.
 
         Raises:
             UserError: for two metrics of one name, or devices that choose by a measure that the task does not tell.
         """
-        shared = self._metrics(server, None, world, round, splits)
-        used = self._metrics(server, bank, world, round, splits) if self.algorithm.personalized else shared
+        shared = self._metrics(server, None, this_round, round, splits)
+        used = self._metrics(server, bank, this_round, round, splits) if self.algorithm.personalized else shared
         twins = {of_server(name): values for name, values in shared.items()}
         return with_logged(used, twins, self.evaluator.task_function)
 
     def _metrics(
-        self, server: Any, bank: ClientBank | None, world: Round, round: int, splits: Sequence[Split]
+        self, server: Any, bank: ClientBank | None, this_round: Round, round: int, splits: Sequence[Split]
     ) -> dict[str, list[float]]:
         """Return the metrics of the devices' own models, whose rows a ``bank`` holds, or without it of the server's."""
         asked = self.asked(round)
         columns: list[Column] = []
         with self.evaluator.attached(round, self.trainer):
-            for split, scores in self._devices(server, bank, world, asked, round, splits).items():
-                columns.append(Column(f"{split}/loss", scores.loss, asked.there, with_spread=False, error=asked.error))
-                columns.append(Column(f"{split}/accuracy", scores.accuracy, asked.there, error=asked.error))
+            for split, scores in self._scores_by_split(server, bank, this_round, asked, round, splits).items():
+                columns.append(
+                    Column(f"{split}/loss", scores.loss, asked.available, with_spread=False, error=asked.error)
+                )
+                columns.append(Column(f"{split}/accuracy", scores.accuracy, asked.available, error=asked.error))
             metrics = over_devices(columns, self.trace_cache)
             if self.measure is not None:
                 metrics |= values_of(self.measure, columns)
-        logged = module_metrics(self, server, bank, world, round, splits)
+        logged = module_metrics(self, server, bank, this_round, round, splits)
         return with_logged(metrics, logged, self.evaluator.task_function)
 
-    def _devices(
-        self, server: Any, bank: ClientBank | None, world: Round, asked: Asked, round: int, splits: Sequence[Split]
+    def _scores_by_split(
+        self, server: Any, bank: ClientBank | None, this_round: Round, asked: Asked, round: int, splits: Sequence[Split]
     ) -> dict[str, Scores]:
         """Return the scores [S, P], by split, of models of the devices asked: their own, or without a ``bank`` the
         server's."""
         if bank is not None:
-            return {split: self._own(server, bank, split, asked, round) for split in splits}
+            return {split: self._scores_of_own_models(server, bank, split, asked, round) for split in splits}
         models = self.models(server)
-        sheets = {split: self._laid_out(models, split, asked, round) for split in splits}
+        sheets = {split: self._sheets_of(models, split, asked, round) for split in splits}
         if models.shape[1] == 1:
             return {split: self.evaluator.on(models[:, 0], sheets[split]) for split in splits}
-        chosen = self.choice(server, world, round, asked)
-        used = torch.zeros(models.shape[:2], dtype=torch.bool, device=self.device).scatter_(1, chosen, True)
-        return {split: self._chosen(models, chosen, used, sheets[split]) for split in splits}
+        choice = self.choice(server, this_round, round, asked)
+        used = torch.zeros(models.shape[:2], dtype=torch.bool, device=self.device).scatter_(1, choice, True)
+        return {split: self._scores_of_choice(models, choice, used, sheets[split]) for split in splits}
 
-    def _chosen(self, models: Tensor, chosen: Tensor, used: Tensor, sheets: Sheets) -> Scores:
+    def _scores_of_choice(self, models: Tensor, choice: Tensor, used: Tensor, sheets: Sheets) -> Scores:
         """Return the scores [S, P] of the devices asked, each under the global model that it chose.
 
         Args:
             models: [S, M, n] the global models.
-            chosen: [S, P] index of each device's model.
+            choice: [S, P] index of each device's model.
             used: [S, M] whether any device chose a model.
             sheets: the devices' examples.
         """
-        those = used.any(0).nonzero().squeeze(1).tolist()
-        scores = [self.evaluator.on(models[:, m], sheets) for m in those]
+        models_used = used.any(0).nonzero().squeeze(1).tolist()
+        scores = [self.evaluator.on(models[:, m], sheets) for m in models_used]
         place = torch.zeros(models.shape[1], dtype=torch.int64, device=self.device)
-        place[those] = torch.arange(len(those), device=self.device)
+        place[models_used] = torch.arange(len(models_used), device=self.device)
 
-        def of(parts: list[Any]) -> Tensor | None:
-            return None if parts[0] is None else torch.stack(parts, -1).gather(-1, place[chosen][..., None]).squeeze(-1)
+        def pick(by_model: list[Any]) -> Tensor | None:
+            if by_model[0] is None:
+                return None
+            return torch.stack(by_model, -1).gather(-1, place[choice][..., None]).squeeze(-1)
 
-        return Scores(of([score.loss for score in scores]), of([score.accuracy for score in scores]))
+        return Scores(pick([score.loss for score in scores]), pick([score.accuracy for score in scores]))
 
-    def _own(self, server: Any, bank: ClientBank, split: Split, asked: Asked, round: int) -> Scores:
+    def _scores_of_own_models(self, server: Any, bank: ClientBank, split: Split, asked: Asked, round: int) -> Scores:
         """Return the scores of the devices' own models, some devices at a time."""
-        size = max(1, MOST // server.x.numel())
+        size = max(1, MOST_NUMBERS // server.x.numel())
         deployed = torch.vmap(torch.vmap(self.algorithm.deployed, in_dims=(None, 0)))
-        most = self.most(round)
+        per_device = self.examples_per_device(round)
         parts = []
         for clients, concepts in zip(asked.devices.split(size, 1), asked.concepts.split(size, 1), strict=True):
             models = deployed(server, bank.read(self.algorithm, clients, stacked(server.x)[:, 0]))
-            rows = self.population.device_data.examples_of(split, clients, round, most=most).to(self.device)
+            rows = self.population.device_data.examples_of(split, clients, round, most=per_device).to(self.device)
             parts.append(self.evaluator.devices(models, rows, concepts))
         columns = zip(*parts, strict=True)
         return Scores(*(None if column[0] is None else torch.cat(column, 1) for column in columns))  # type: ignore
 
-    def personal(self, cohort: Cohort, models: Tensor, round: int) -> Scores:
+    def scores_of_local_models(self, cohort: Cohort, models: Tensor, round: int) -> Scores:
         """Return the scores [S, D] of the participants' local models [S, J, n] on their own test examples in a round
         (from 1)."""
-        return self.tests(cohort, round).scores(self.evaluator, models)
+        return self.test_rows(cohort, round).scores(self.evaluator, models)
 
-    def tests(self, cohort: Cohort, round: int) -> TestRows:
+    def test_rows(self, cohort: Cohort, round: int) -> TestRows:
         """Return the participants' own test examples in a round (from 1), on which their local models are measured.
 
         Where a device trained several models, the one that it trained under its present concept is measured.
         """
         per_device = self.algorithm.jobs_per_device
-        lives = cohort.batches.concept
-        present = lives == self._lived(round).gather(1, cohort.jobs.client)
+        concepts = cohort.batches.concept
+        present = concepts == self._concepts_in(round).gather(1, cohort.jobs.client)
         job = present.unflatten(1, (-1, per_device)).to(torch.int64).argmax(-1)
         clients = cohort.devices[:, ::per_device]
-        rows = self.population.device_data.examples_of("test", clients, round, most=self.most(round))
+        rows = self.population.device_data.examples_of("test", clients, round, most=self.examples_per_device(round))
         first = torch.arange(job.shape[1], device=job.device) * per_device
-        return TestRows(job, rows.to(self.device), lives.gather(1, job + first), per_device)
+        return TestRows(job, rows.to(self.device), concepts.gather(1, job + first), per_device)
 
 
 class Column(NamedTuple):
@@ -203,7 +207,7 @@ class Column(NamedTuple):
 
     name: str  # its standard deviation over devices is called ``name_spread``
     values: Tensor | None  # [S, N]; None: it is not measured
-    there: NDArray[np.bool_] | None = None  # [S, N] which devices count, at least one of each replica; None: all
+    available: NDArray[np.bool_] | None = None  # [S, N] which devices count, at least one of each replica; None: all
     with_spread: bool = True  # whether the deviation is wanted
     error: list[float] | None = None  # [S] the mean's standard error in deviations, ``name_se``; None: it is not wanted
 
@@ -216,10 +220,10 @@ def over_devices(columns: Sequence[Column], trace_cache: TraceCache | None = Non
     eq. (3): the deviation divides by the number of devices.
     """
     trace_cache, names, lines = trace_cache or TraceCache(), list[str](), list[Tensor]()
-    for name, values, there, with_spread, error in columns:
+    for name, values, available, with_spread, error in columns:
         if values is None:
             continue
-        means, deviations = trace_cache("over devices", None, over_lines, counted(values, there))
+        means, deviations = trace_cache("over devices", None, over_lines, counted(values, available))
         names += [name, f"{name}_spread"][: 1 + with_spread]
         lines += [means, deviations][: 1 + with_spread]
         if error is not None:
@@ -228,14 +232,14 @@ def over_devices(columns: Sequence[Column], trace_cache: TraceCache | None = Non
     return dict(zip(names, torch.stack(lines).tolist(), strict=True)) if lines else {}
 
 
-def counted(values: Tensor, there: NDArray[np.bool_] | None) -> list[Tensor]:
-    """Return the values [S, N] of the devices that count, those that are ``there`` [S, N]: one table [S, C], or a line
+def counted(values: Tensor, available: NDArray[np.bool_] | None) -> list[Tensor]:
+    """Return the values [S, N] of the devices that count, those ``available`` [S, N]: one table [S, C], or a line
     [1, C_s] for each replica where their numbers differ."""
     doubles = values.double().contiguous()
-    if there is None or there.all():
+    if available is None or available.all():
         return [doubles]
-    places = [numbers(np.flatnonzero(line).tolist(), values.device) for line in there]
-    if (there == there[0]).all():
+    places = [numbers(np.flatnonzero(line).tolist(), values.device) for line in available]
+    if (available == available[0]).all():
         return [doubles[:, places[0]]]
     return [line[here][None] for line, here in zip(doubles, places, strict=True)]
 

@@ -71,7 +71,7 @@ class FederatedRun(RunParts):
         models: the trained models, global and personal.
     """
 
-    _of_round: tuple[str, ...] = ()  # names of the last round's metrics but those of its evaluation
+    _names_of_round: tuple[str, ...] = ()  # names of the last round's metrics but those of its evaluation
     _one_thread = False  # whether it takes one thread
     _block = 0  # jobs of a replica that train at once; 0: not known yet
 
@@ -110,7 +110,7 @@ class FederatedRun(RunParts):
         """Make the state before the first round, or take up a saved one.
 
         Args:
-            population: the world; its data are divided where they are not yet.
+            population: the devices; their data are divided where they are not yet.
             rounds: the last round; None: nobody knows.
             device: of the models.
             precision: as a Trainer's: ``32-true`` (the task's own), ``64-true`` or ``bf16-mixed``.
@@ -125,7 +125,7 @@ class FederatedRun(RunParts):
         """
         self.saved_state.viewed, self.last = None, None
         self.population, self.device, self.precision = population.settle(self.seeds), torch.device(device), precision
-        population.ahead = Ahead()  # what an earlier run planned may be of another world
+        population.ahead = Ahead()  # what an earlier run planned may be of another population
         self.horizon, self.devices, self.nodes = Horizon(rounds, seconds_left), devices or [self.device], nodes
         self.task_function.rounds = rounds
         template = next(p for p in self.task.parameters() if p.requires_grad)
@@ -230,8 +230,8 @@ class FederatedRun(RunParts):
         self.population, self.device = population.settle(self.seeds), device
         if self.algorithm.personalized:
             self.models.refuse_lost_rows()
-        if (there := state.bank.slot.shape[1]) != population.clients and state.bank.rows:
-            raise UserError(f"the models are those of {there} devices, but the population has {population.clients}")
+        if (devices := state.bank.slot.shape[1]) != population.clients and state.bank.rows:
+            raise UserError(f"the models are those of {devices} devices, but the population has {population.clients}")
         state.server = pytree.tree_map(lambda leaf: leaf.to(device), state.server)
         context = training_context(
             self.task_function, population.store, device, state.server.x.dtype, population.dataset
@@ -342,7 +342,7 @@ class FederatedRun(RunParts):
             aggregate=self.aggregator.of(round),
             block=self._block,
             divide=self.fits.divide,
-            tests=partial(self.evaluation.tests, round=round) if evaluated else None,
+            tests=partial(self.evaluation.test_rows, round=round) if evaluated else None,
         )
 
     def _play_probes(
@@ -356,7 +356,7 @@ class FederatedRun(RunParts):
             population=self.population,
             algorithm=algorithm,
             evaluation=self.evaluation,
-            fit=self.fits.probing(),
+            fit=self.fits.probe_fit(),
             block=self._block,
             divide=self.fits.divide,
         )
@@ -367,16 +367,16 @@ class FederatedRun(RunParts):
         self, round: int, algorithm: Algorithm, result: RoundResult, probes: Sequence[RoundResult], start: float
     ) -> dict[str, list[float]]:
         """Return all metrics of a round that began at ``start``, a value per replica."""
-        stepped, fitted, replicas = time.perf_counter(), self.fits.ended, len(self.seeds)
+        server_end, fit_end, replicas = time.perf_counter(), self.fits.ended, len(self.seeds)
         before = {} if self.state.record is None else self.state.record.metrics
         metrics = self.round_metrics(round, self.state.server.x, result, probes, before)
         metrics |= {} if self.steps_by_module else {"train/lr": [algorithm.lr] * replicas}
         metrics |= self.aggregator.metrics | self.runner.metrics()
-        times = {"fit": fitted - start, "server": stepped - fitted, "round": time.perf_counter() - start}
+        times = {"fit": fit_end - start, "server": server_end - fit_end, "round": time.perf_counter() - start}
         metrics |= {f"time/{name}_s": [seconds] * replicas for name, seconds in times.items()}
         logged = training_metrics(self.task_function, result.fit.logged)
         metrics = with_logged(metrics, logged, self.task_function)
-        self._of_round = tuple(metrics)
+        self._names_of_round = tuple(metrics)
         return metrics
 
     @torch.no_grad()
@@ -408,13 +408,13 @@ class FederatedRun(RunParts):
                 cohort=self.last.cohort,
                 fit=self.last.fit,
                 round=state.round,
-                looked=self.last.looked,
+                local_scores=self.last.local_scores,
             )
         took = time.perf_counter() - start
         metrics["time/evaluation_s"] = [took] * len(self.seeds)
         rounds = self.horizon.rounds_left(state.round, took + state.record.metrics["time/round_s"][0])
         self.evaluation.evaluator.weigh(took, rounds / every)
-        refuse_second(self._of_round, metrics, self.task_function)
+        refuse_second(self._names_of_round, metrics, self.task_function)
         state.record = state.record._replace(metrics={**state.record.metrics, **metrics})
         return metrics
 
@@ -425,9 +425,9 @@ class FederatedRun(RunParts):
             UserError: before the first round.
         """
         state = self.models.state
-        world = self.population.cohort(state.round).to(self.device).round
+        this_round = self.population.cohort(state.round).to(self.device).round
         with PROCESS_STATE, self._drawing(f"evaluation {state.round}"):
-            return self.evaluation.of_devices(state.server, state.bank, world, state.round, [split])
+            return self.evaluation.of_devices(state.server, state.bank, this_round, state.round, [split])
 
     def finish(self) -> None:
         """Leave the first replica's model in the task, and give freed memory back to the system."""

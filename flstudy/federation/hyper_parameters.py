@@ -23,16 +23,17 @@ def hyper_parameters(run: FederatedRun, population: Population) -> dict[str, Any
 
     Args:
         run: the run.
-        population: its world.
+        population: its devices and their data.
     """
     settings = {field.name: getattr(run.settings, field.name) for field in dataclasses.fields(RunSettings)}
     controllers: dict[str, Any] = {
         f"controller.{n}" if n > 1 else "controller": part for n, part in enumerate(run.controllers, 1)
     }
-    world = made_with(population) or {}
+    population_arguments = made_with(population) or {}
     parts = {
         "task": run.task,
-        "population": {**world, "dataset": population.dataset, "partition": population.partition},  # not their examples
+        # Of data set and partition the settings, not the examples.
+        "population": {**population_arguments, "dataset": population.dataset, "partition": population.partition},
         "algorithm": run.algorithm,
         **settings,
         **(controllers or {"controller": None}),

@@ -42,7 +42,7 @@ class InitialModels:
     """
 
     def __init__(self, task: L.LightningModule | BuildTask, settings: RunSettings) -> None:
-        self.seeds, self.given = tuple(settings.seeds), settings.initial == "given"
+        self.seeds, self.starts_from_task = tuple(settings.seeds), settings.initial == "given"
         with PROCESS_STATE:
             self._dtype = torch.get_default_dtype()  # in a round it is that of the run's precision
         self.task: L.LightningModule
@@ -61,7 +61,7 @@ class InitialModels:
             UserError: for a task that cannot be built anew, or models that are equal, so that a method could not tell
                 them apart.
         """
-        first_models = [task_function.layout.flat(trained_parameters(self.task))] if self.given else []
+        first_models = [task_function.layout.flat(trained_parameters(self.task))] if self.starts_from_task else []
         drawn = stream_names(starts, "init")[len(first_models) :]
         models = torch.stack(
             [

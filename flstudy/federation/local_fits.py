@@ -10,7 +10,7 @@ import torch
 
 from flstudy.execution import Executor
 from flstudy.execution.devices import synchronize
-from flstudy.execution.parts import Share, fit_by_seed
+from flstudy.execution.parts import RoundPart, fit_by_seed
 from flstudy.execution.sharded import Sharded
 from flstudy.population import Population
 from flstudy.population.streams import torch_seed
@@ -49,7 +49,7 @@ class LocalFits:
     Args:
         executor: carries them out.
         task_function: of the task.
-        population: the settled world.
+        population: the devices and their data, settled.
         seeds: of the replicas.
         device: where the run works.
         horizon: of the run.
@@ -71,18 +71,18 @@ class LocalFits:
         self.settled = False  # whether the executor has nothing left to choose
 
     @property
-    def spread(self) -> Sharded | None:
+    def sharded(self) -> Sharded | None:
         """The executor, where it trains a round in several places."""
         return self.executor if isinstance(self.executor, Sharded) and self.executor.spreads else None
 
     @property
-    def divide(self) -> Callable[..., Sequence[Share]] | None:
+    def divide(self) -> Callable[..., Sequence[RoundPart]] | None:
         """Function that divides a round's jobs among several places; None: they train in one."""
-        return None if self.spread is None else self.spread.parts
+        return None if self.sharded is None else self.sharded.parts
 
     def begin(self, round: int, blocks: int) -> None:
         """Begin a round (from 1) of ``blocks`` blocks; in several places all of it is one."""
-        self.round, self.blocks, self.block = round, 1 if self.spread else blocks, 0
+        self.round, self.blocks, self.block = round, 1 if self.sharded else blocks, 0
         self.ended = time.perf_counter()  # of the last block, or the round's beginning
 
     def __call__(self, *work: Any) -> Any:
@@ -112,12 +112,12 @@ class LocalFits:
         purpose = f"dropout {self.round - 1}" + (f" {self.block}" if self.block else "")
         drawing = self.seeds if self.task_function.findings.draws else self.seeds[:1]
         seeds = [torch_seed(seed, purpose) for seed in drawing]
-        if self.spread is not None:
-            return self.spread.train(seeds, *work)
+        if self.sharded is not None:
+            return self.sharded.train(seeds, *work)
         return fit_by_seed(self.executor.fit, self.device, seeds, *work)
 
-    def probing(self) -> Callable[..., Any]:
+    def probe_fit(self) -> Callable[..., Any]:
         """Return the fit function for probe rounds, whose seconds are not weighed."""
-        if self.spread is None:
+        if self.sharded is None:
             return self.executor.fit
-        return partial(self.spread.train, [torch_seed(self.seeds[0], f"probe {self.round - 1}")])
+        return partial(self.sharded.train, [torch_seed(self.seeds[0], f"probe {self.round - 1}")])

@@ -58,17 +58,18 @@ class MethodForms:
         Raises:
             UserError: for a ``server_init``, ``client_init`` or ``prepare`` that returns another form.
         """
-        server = self.tensors("server_init", x, self.layout)
+        server = self.call_for_tensors("server_init", x, self.layout)
         if not (hasattr(server, "_replace") and hasattr(server, "x")):
             self.refuse("server_init", f"must return a NamedTuple with a field x, got {type(server).__name__}")
         first = server.x.reshape(-1, server.x.shape[-1])[0]
-        row = self.tensors("client_init", first)
-        none = server.x.new_zeros(JOBS, dtype=torch.int64)
-        jobs, rows = Job(none, none, none + 1, none), stack([row] * JOBS)
-        asked = {"gradient": (1, len(first)), None: None}.get(self.algorithm.asks, (len(server.x),))
-        survey = None if asked is None else server.x.new_ones(JOBS, *asked)
-        prepared, _, _ = self.parts("prepare", "(server, rows, models)", server, rows, survey, jobs, self.round(server))
-        self.same("prepare", prepared, server)
+        row = self.call_for_tensors("client_init", first)
+        zeros = server.x.new_zeros(JOBS, dtype=torch.int64)
+        jobs, rows = Job(zeros, zeros, zeros + 1, zeros), stack([row] * JOBS)
+        answer_shape = {"gradient": (1, len(first)), None: None}.get(self.algorithm.asks, (len(server.x),))
+        survey = None if answer_shape is None else server.x.new_ones(JOBS, *answer_shape)
+        arguments = server, rows, survey, jobs, self.first_round(server)
+        prepared, _, _ = self.call_for_parts("prepare", "(server, rows, models)", *arguments)
+        self.refuse_other_fields("prepare", prepared, server)
         return prepared, row
 
     def fit(self, server: Any, row: Any) -> Any:
@@ -77,23 +78,23 @@ class MethodForms:
         Raises:
             UserError: for a device function that returns another form.
         """
-        none = server.x.new_zeros((), dtype=torch.int64)
-        msg = self.tensors("broadcast", server, Job(none, none, none + 1, none))
+        zero = server.x.new_zeros((), dtype=torch.int64)
+        msg = self.call_for_tensors("broadcast", server, Job(zero, zero, zero + 1, zero))
         local = self.call("local_start", msg, row, self.layout)
         if not isinstance(getattr(local, "y", None), Tensor):
             self.refuse("local_start", f"must return a NamedTuple with a field y, the model, got {shown_type(local)}")
-        self.model("correct", local.y, torch.ones_like(local.y), local.y, msg, row)
+        self.refuse_other_shape("correct", local.y, torch.ones_like(local.y), local.y, msg, row)
         if not self.algorithm.steps_by_torch:
-            local, loss = self.parts("local_step", "(local, loss)", local, self.batch, self.gradient, msg, row)
+            local, loss = self.call_for_parts("local_step", "(local, loss)", local, self.batch, self.gradient, msg, row)
             if not isinstance(loss, Tensor) or loss.dim():
                 self.refuse("local_step", f"must return a loss [], got {shown_type(loss)}")
-        model = self.tensors("in_training", local)
-        upload, after = self.parts("local_end", "(upload, row)", local, msg, row)
+        model = self.call_for_tensors("in_training", local)
+        upload, after = self.call_for_parts("local_end", "(upload, row)", local, msg, row)
         self.refuse_others("local_end", upload)
-        self.same("local_end", after, row, "client_init")
-        self.model("personal", model, local, after)
+        self.refuse_other_fields("local_end", after, row, "client_init")
+        self.refuse_other_shape("personal", model, local, after)
         if self.algorithm.personalized:
-            self.model("deployed", model, server, after)
+            self.refuse_other_shape("deployed", model, server, after)
         return upload
 
     def end(self, server: Any, upload: Any) -> Tensor:
@@ -102,11 +103,11 @@ class MethodForms:
         Raises:
             UserError: for a ``weights``, ``server_step`` or ``diagnostics`` that returns another form.
         """
-        weights = self.tensors("weights", server.x.new_ones(JOBS))
+        weights = self.call_for_tensors("weights", server.x.new_ones(JOBS))
         model = server.x.new_zeros(JOBS, dtype=torch.int64)
         inbox = Inbox(stack([upload] * JOBS), weights, model)
-        after = self.call("server_step", server, inbox, self.round(server))
-        self.same("server_step", after, server)
+        after = self.call("server_step", server, inbox, self.first_round(server))
+        self.refuse_other_fields("server_step", after, server)
         diagnostics = self.call("diagnostics", server, after, inbox)
         names = [name.removeprefix("server/") for name in self.algorithm.measures]
         if type(diagnostics) is not dict or not {*diagnostics} >= {*names}:
@@ -121,7 +122,7 @@ class MethodForms:
         """Return ones shaped like y [n] as the gradient, and a loss [] of one: only their form matters here."""
         return torch.ones_like(y), y.new_ones(())
 
-    def round(self, server: Any) -> Round:
+    def first_round(self, server: Any) -> Round:
         """Return the first round, in which all data are of concept 0."""
         first = server.x.new_ones((), dtype=torch.int64)
         return Round(first, first, first - 1, first.new_zeros(JOBS) if self.algorithm.oracle else None)
@@ -152,7 +153,7 @@ class MethodForms:
         names = [frame.f_code.co_name for frame in frames if frame.f_locals.get("self") is self.algorithm]
         return names[-1] if names else None
 
-    def tensors(self, function: str, *arguments: Any) -> Any:
+    def call_for_tensors(self, function: str, *arguments: Any) -> Any:
         """Call a function that returns a tree of tensors.
 
         Raises:
@@ -162,13 +163,13 @@ class MethodForms:
         self.refuse_others(function, result)
         return result
 
-    def model(self, function: str, like: Tensor, *arguments: Any) -> None:
+    def refuse_other_shape(self, function: str, like: Tensor, *arguments: Any) -> None:
         """Raise UserError for a function that returns no vector such as ``like`` [n]."""
-        result = self.tensors(function, *arguments)
+        result = self.call_for_tensors(function, *arguments)
         if not isinstance(result, Tensor) or result.shape != like.shape:
             self.refuse(function, f"must return a vector {list(like.shape)}, got {shown_type(result)}")
 
-    def parts(self, function: str, parts: str, *arguments: Any) -> Any:
+    def call_for_parts(self, function: str, parts: str, *arguments: Any) -> Any:
         """Call a function that returns as many parts as are named; UserError where it returns others."""
         result = self.call(function, *arguments)
         if type(result) is not tuple or len(result) != len(parts.split(",")):
@@ -183,7 +184,7 @@ class MethodForms:
                 where = f" at {name}" if name else ""
                 self.refuse(function, f"must return tensors, got {shown_type(leaf)}{where}: {hint}")
 
-    def same(self, function: str, after: Any, before: Any, origin: str = "server_init") -> None:
+    def refuse_other_fields(self, function: str, after: Any, before: Any, origin: str = "server_init") -> None:
         """Raise UserError for a state whose fields, shapes, or kinds of numbers are not those with which it began."""
         fields, expected = names_of(after), names_of(before)
         if fields != expected:

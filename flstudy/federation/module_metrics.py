@@ -49,7 +49,12 @@ class Logged(NamedTuple):
 
 
 def module_metrics(
-    asked_devices: AskedDevices, server: Any, bank: ClientBank | None, world: Round, round: int, splits: Sequence[str]
+    asked_devices: AskedDevices,
+    server: Any,
+    bank: ClientBank | None,
+    this_round: Round,
+    round: int,
+    splits: Sequence[str],
 ) -> dict[str, list[float]]:
     """Return the metrics that a task's own evaluation steps log for some splits, by name, a value per replica.
 
@@ -60,7 +65,7 @@ def module_metrics(
         asked_devices: the devices to measure, and their examples.
         server: the server's state, leaves [S, ...].
         bank: rows of client state, from which each device's own model is made; None: the server's models are measured.
-        world: the round as algorithms see it.
+        this_round: the round as algorithms see it.
         round: the round's number, from 1.
         splits: ``valid``, ``test`` or both.
 
@@ -70,18 +75,18 @@ def module_metrics(
     task_function = asked_devices.evaluator.task_function
     steps = task_function.steps
     logging = [split for split in splits if steps is not None and steps.has(split)]
-    whole = not task_function.per_example and task_function.has_loss
-    if not logging and not whole:
+    loss_of_batch = not task_function.per_example and task_function.has_loss
+    if not logging and not loss_of_batch:
         return {}
     logged, losses = list[Logged](), list[Logged]()
     attached = task_function.attached_to(asked_devices.trainer, round - 1)
     with torch.no_grad(), attached, task_function.evaluating():
-        for replica, device, model, concept in devices(asked_devices, server, bank, world, round):
+        for replica, device, model, concept in devices(asked_devices, server, bank, this_round, round):
             for split in splits:
                 x, y = examples(asked_devices, replica, device, split, round, concept)
                 seed = torch_seed(asked_devices.population.seeds[replica], f"{split} {device} {round}")
                 with forked_random(asked_devices.device, seed):
-                    if whole:
+                    if loss_of_batch:
                         loss = task_function.fit(model, Batch(x, y))
                         losses.append(Logged(f"{split}/loss", replica, device, loss.double(), 1))
                     if split in logging:
@@ -126,7 +131,7 @@ def refuse_second(measured: Collection[str], logged: Iterable[str], task_functio
 
 
 def devices(
-    asked_devices: AskedDevices, server: Any, bank: ClientBank | None, world: Round, round: int
+    asked_devices: AskedDevices, server: Any, bank: ClientBank | None, this_round: Round, round: int
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
     """Yield replica, device, model [n] and concept [] for every available device of a round (from 1), or of its panel.
 
@@ -134,24 +139,24 @@ def devices(
     """
     algorithm = asked_devices.algorithm
     asked, x = asked_devices.asked(round), asked_devices.models(server)
-    chosen = None
+    choice = None
     if x.shape[1] > 1 and bank is None:
-        chosen = asked_devices.choice(server, world, round, asked)
+        choice = asked_devices.choice(server, this_round, round, asked)
     deployed = torch.vmap(torch.vmap(algorithm.deployed, in_dims=(None, 0)))
     numbers = asked.devices
     for place in range(numbers.shape[1]):
-        if not asked.there[:, place].any():
+        if not asked.available[:, place].any():
             continue
         if bank is not None:
             clients = numbers[:, place : place + 1]
             plain = server.x if server.x.dim() == 2 else server.x[:, 0]
             models = deployed(server, bank.read(algorithm, clients, plain))[:, 0]
-        elif chosen is None:
+        elif choice is None:
             models = x[:, 0]
         else:
-            models = torch.stack([of[m] for of, m in zip(x, chosen[:, place].tolist(), strict=True)])
+            models = torch.stack([of[m] for of, m in zip(x, choice[:, place].tolist(), strict=True)])
         for replica in range(len(x)):
-            if asked.there[replica, place]:
+            if asked.available[replica, place]:
                 yield replica, int(numbers[replica, place]), models[replica], asked.concepts[replica, place]
 
 
@@ -163,8 +168,8 @@ def examples(
     A panel may ask about some of the examples only.
     """
     held, devices = asked_devices.population.device_data, np.array([device])
-    rows = torch.from_numpy(held.flat(replica, devices, split, round, asked_devices.most(round))[0])
-    return asked_devices.evaluator.store.gather(rows.to(asked_devices.device), concept)
+    rows, _ = held.flat(replica, devices, split, round, asked_devices.examples_per_device(round))
+    return asked_devices.evaluator.store.gather(torch.from_numpy(rows).to(asked_devices.device), concept)
 
 
 def shown_names(logs: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], str]:
@@ -180,7 +185,7 @@ def training_metrics(task_function: TaskFunction, logged: Mapping[str, Tensor]) 
     if not logged:
         return {}
     sums = torch.stack([values.double().sum(1) for values in logged.values()])
-    names = shown_told(task_function, tuple(logged))
+    names = shown_training_names(task_function, tuple(logged))
     return {
         names[name]: [total / count if count else math.nan for total, count in line]
         for name, line in zip(logged, sums.tolist(), strict=True)
@@ -188,7 +193,7 @@ def training_metrics(task_function: TaskFunction, logged: Mapping[str, Tensor]) 
     }
 
 
-def shown_told(task_function: TaskFunction, logged: Sequence[str]) -> dict[str, str]:
+def shown_training_names(task_function: TaskFunction, logged: Sequence[str]) -> dict[str, str]:
     """Return the metric names of what ``training_step`` logs."""
     others = {name for names in (task_function.findings.logs or {}).values() for name in names}
     return {name: f"train/{name}" if name in others else name for name in logged}
@@ -232,7 +237,8 @@ def undefined_on(asked_devices: AskedDevices, name: str, split: str, replica: in
     """Return a sentence on a measure that is undefined on a device in a round (from 1). It tells the cause where all
     labels there are the same."""
     held = asked_devices.population.device_data
-    rows = held.flat(replica, np.array([device]), split, round, asked_devices.most(round))[0]  # type: ignore[arg-type]
+    most = asked_devices.examples_per_device(round)
+    rows = held.flat(replica, np.array([device]), split, round, most)[0]  # type: ignore[arg-type]
     labels = asked_devices.evaluator.store.y[torch.from_numpy(rows)].unique(dim=0)
     cause = f", whose {len(rows)} examples all have label {labels[0].tolist()}" if len(labels) == 1 else ""
     seed = asked_devices.population.seeds[replica]
@@ -298,7 +304,7 @@ def promised(task_function: TaskFunction, measured: Collection[str]) -> list[str
     ours = "measured by flstudy"
     origins = dict.fromkeys(measured, ours)
     own_metrics = list[tuple[str, str]]()
-    for name, metric in shown_told(task_function, task_function.findings.training_logs or ()).items():
+    for name, metric in shown_training_names(task_function, task_function.findings.training_logs or ()).items():
         also = "" if metric == name else ", as another step does"
         own_metrics.append((metric, f"logged as {name!r} by {task}.training_step{also}"))
     for (split, name), metric in shown_names(task_function.findings.logs or {}).items():

@@ -11,24 +11,24 @@ from flstudy.algorithms import Algorithm, Inbox, Job, Round
 from flstudy.controllers import ProbeRounds
 from flstudy.execution import Fit, ModelEvaluator, Scores
 from flstudy.execution.parts import (
-    PartDone,
+    PartResult,
     PartWork,
-    Share,
+    RoundPart,
     TestRows,
     cohort_parts,
-    merged_devices,
-    merged_fits,
+    merge_devices,
+    merge_fits,
     train_part,
 )
 from flstudy.execution.places import Rows
 from flstudy.execution.trace_cache import TraceCache
 from flstudy.federation.asked_devices import axes, stacked
-from flstudy.federation.blocks import Collected, FirstRows, PreparedRows, first_rows
+from flstudy.federation.blocks import CollectedUploads, FirstRows, PreparedRows, first_rows
 from flstudy.federation.evaluation import Evaluation
 from flstudy.federation.private_aggregator import PrivateRound
 from flstudy.population import Batches, Cohort, Population
 
-Divide = Callable[[Tensor, int | None, int], Sequence[Share]]
+Divide = Callable[[Tensor, int | None, int], Sequence[RoundPart]]
 """Function that divides a round's jobs into parts. It takes the jobs' steps [S, J] and the most jobs of a replica that
 train at once (None: all). Its last argument is the number of neighbouring jobs, those of one device, that stay in one
 part."""
@@ -43,7 +43,7 @@ class RoundResult(NamedTuple):
     diagnostics: dict[str, Tensor]  # the algorithm's own, [S] each
     down: Tensor  # [S, 1] bytes that each job received, its survey included
     up: Tensor  # [S, 1] bytes that it sent
-    looked: Scores | None = None  # [S, D] of the participants' local models, where these were looked at meanwhile
+    local_scores: Scores | None = None  # [S, D] of the participants' local models, where they were measured meanwhile
 
 
 def play_round(
@@ -77,14 +77,14 @@ def play_round(
         The server after it, and what happened.
     """
     steps, together = cohort.batches.steps, algorithm.jobs_per_device
-    how: dict[str, Any] = {"rows": rows, "cohort": cohort, "algorithm": algorithm}
-    how |= {"evaluation": evaluation, "aggregate": aggregate}
+    arguments: dict[str, Any] = {"rows": rows, "cohort": cohort, "algorithm": algorithm}
+    arguments |= {"evaluation": evaluation, "aggregate": aggregate}
     if divide is not None:
-        return play_parts(server, parts=divide(steps, block, together), train=fit, tests=tests, **how)
+        return play_parts(server, parts=divide(steps, block, together), train=fit, tests=tests, **arguments)
     if block is not None and steps.shape[1] > block:
         parts, train = cohort_parts(steps, block, together), partial(train_here, fit, evaluation.evaluator)
-        return play_parts(server, parts=parts, train=train, tests=tests, **how)
-    return play_whole(server, fit=fit, **how)
+        return play_parts(server, parts=parts, train=train, tests=tests, **arguments)
+    return play_whole(server, fit=fit, **arguments)
 
 
 def play_whole(
@@ -98,12 +98,12 @@ def play_whole(
     aggregate: PrivateRound | None,
 ) -> tuple[Any, RoundResult]:
     """Play a round as `play_round` does, with all jobs at once."""
-    clients = rows.some(None)
-    server, clients, cohort, asking = prepared(server, clients, cohort, algorithm, evaluation)
-    done = fit(algorithm, server, clients, cohort.jobs, cohort.batches)
-    rows.put(None, done.clients)
-    inbox, after, diagnostics = ended(server, cohort, algorithm, done, aggregate, evaluation.trace_cache)
-    return after, RoundResult(cohort, done, inbox, diagnostics, *traffic(asking, done))
+    states = rows.gather(None)
+    server, states, cohort, survey_traffic = survey_and_prepare(server, states, cohort, algorithm, evaluation)
+    local_fit = fit(algorithm, server, states, cohort.jobs, cohort.batches)
+    rows.scatter(None, local_fit.clients)
+    inbox, after, diagnostics = end_round(server, cohort, algorithm, local_fit, aggregate, evaluation.trace_cache)
+    return after, RoundResult(cohort, local_fit, inbox, diagnostics, *traffic(survey_traffic, local_fit))
 
 
 def play_parts(
@@ -113,9 +113,9 @@ def play_parts(
     cohort: Cohort,
     algorithm: Algorithm,
     evaluation: Evaluation,
-    train: Callable[[Callable[[Share], PartWork], Sequence[Share], Rows], Iterable[PartDone]],
+    train: Callable[[Callable[[RoundPart], PartWork], Sequence[RoundPart], Rows], Iterable[PartResult]],
     aggregate: PrivateRound | None,
-    parts: Sequence[Share],
+    parts: Sequence[RoundPart],
     tests: Callable[[Cohort], TestRows] | None,
 ) -> tuple[Any, RoundResult]:
     """Play a round as `play_round` does, but train its jobs part by part.
@@ -128,24 +128,24 @@ def play_parts(
         parts: the division of the jobs.
     """
     jobs, x = cohort.jobs.client.shape[1], stacked(server.x)[:, 0]
-    clients = rows.some(None) if algorithm.prepares_rows else first_rows(algorithm, x, jobs)
-    server, clients, cohort, asking = prepared(server, clients, cohort, algorithm, evaluation, parts)
-    rows = PreparedRows(rows, clients) if algorithm.prepares_rows else rows
+    states = rows.gather(None) if algorithm.prepares_rows else first_rows(algorithm, x, jobs)
+    server, states, cohort, survey_traffic = survey_and_prepare(server, states, cohort, algorithm, evaluation, parts)
+    rows = PreparedRows(rows, states) if algorithm.prepares_rows else rows
     weights = torch.vmap(algorithm.weights)(cohort.sizes.to(x.dtype))
     work = RoundWork(server, cohort, algorithm, weights, aggregate, None if tests is None else tests(cohort))
-    collected, dones = Collected(weights, cohort.jobs.model), list[PartDone]()
-    for part, done in zip(parts, train(work.of, parts, rows), strict=True):
-        collected.add(part, done.uploads)
-        dones.append(done._replace(uploads=(), rows=()))
-        del done  # and with it the uploads
-    whole = merged_fits([done.fit for done in dones], parts, cohort.jobs.client.shape)
+    collected, results = CollectedUploads(weights, cohort.jobs.model), list[PartResult]()
+    for part, result in zip(parts, train(work.of, parts, rows), strict=True):
+        collected.add(part, result.uploads)
+        results.append(result._replace(uploads=(), rows=()))
+        del result  # and with it the uploads
+    local_fit = merge_fits([result.fit for result in results], parts, cohort.jobs.client.shape)
     inbox: Any = collected.inbox()
-    within = merged_devices(parts, [done.within for done in dones])
+    within = merge_devices(parts, [result.within for result in results])
     if aggregate is not None and within is not None:
-        inbox = aggregate.shown(inbox, within)
-    after, diagnostics = stepped_and_explained(algorithm, server, inbox, cohort.round)
-    looked = None if work.tests is None else merged_scores(parts, dones)
-    return after, RoundResult(cohort, whole, inbox, diagnostics, *traffic(asking, whole), looked)
+        inbox = aggregate.release(inbox, within)
+    after, diagnostics = step_and_diagnose(algorithm, server, inbox, cohort.round)
+    local_scores = None if work.tests is None else merge_scores(parts, results)
+    return after, RoundResult(cohort, local_fit, inbox, diagnostics, *traffic(survey_traffic, local_fit), local_scores)
 
 
 class RoundWork(NamedTuple):
@@ -158,7 +158,7 @@ class RoundWork(NamedTuple):
     aggregate: PrivateRound | None
     tests: TestRows | None
 
-    def of(self, part: Share) -> PartWork:
+    def of(self, part: RoundPart) -> PartWork:
         """Return the work of a part."""
         jobs, batches, weights = part.of((self.cohort.jobs, self.cohort.batches, self.weights))
         return PartWork(
@@ -173,88 +173,94 @@ class RoundWork(NamedTuple):
         )
 
 
-def merged_scores(parts: Sequence[Share], dones: Sequence[PartDone]) -> Scores:
+def merge_scores(parts: Sequence[RoundPart], results: Sequence[PartResult]) -> Scores:
     """Merge the scores of parts' devices into those of all devices [S, D]."""
-    columns = zip(*(done.scores for done in dones), strict=True)  # type: ignore[misc]
-    return Scores(*(merged_devices(parts, column) for column in columns))
+    columns = zip(*(result.scores for result in results), strict=True)  # type: ignore[misc]
+    return Scores(*(merge_devices(parts, column) for column in columns))
 
 
-def traffic(asking: tuple[Tensor, Tensor], fit: Fit) -> tuple[Tensor, Tensor]:
-    """Return the bytes [S, 1] that each job received and sent, those of its survey, ``asking`` [S] each, included."""
-    return asking[0][:, None] + fit.down, asking[1][:, None] + fit.up
+def traffic(survey_traffic: tuple[Tensor, Tensor], fit: Fit) -> tuple[Tensor, Tensor]:
+    """Return the bytes [S, 1] that each job received and sent, those of its survey, [S] each, included."""
+    survey_down, survey_up = survey_traffic
+    return survey_down[:, None] + fit.down, survey_up[:, None] + fit.up
 
 
 def train_here(
     fit: Callable[..., Fit],
     evaluator: ModelEvaluator,
-    work: Callable[[Share], PartWork],
-    parts: Sequence[Share],
+    work: Callable[[RoundPart], PartWork],
+    parts: Sequence[RoundPart],
     rows: Rows,
-) -> Iterator[PartDone]:
+) -> Iterator[PartResult]:
     """Train parts one after another, by an executor's fit."""
     for part in parts:
-        done = train_part(fit, evaluator, work(part), rows.some(part))
-        rows.put(part, done.rows)
-        yield done
+        result = train_part(fit, evaluator, work(part), rows.gather(part))
+        rows.scatter(part, result.rows)
+        yield result
 
 
-def prepared(
+def survey_and_prepare(
     server: Any,
-    clients: Any,
+    states: Any,
     cohort: Cohort,
     algorithm: Algorithm,
     evaluation: Evaluation,
-    parts: Sequence[Share] = (),
+    parts: Sequence[RoundPart] = (),
 ) -> tuple[Any, Any, Cohort, tuple[Tensor, Tensor]]:
     """Survey the devices where the method asks them, then call its ``prepare``, which assigns models to jobs.
 
+    Args:
+        server: the server's state, leaves [S, ...].
+        states: the rows of client state, leaves [S, J, ...].
+        cohort, algorithm, evaluation: as in `play_round`.
+        parts: the division of the jobs; empty where all train at once.
+
     Returns:
-        The server's state, the rows, the cohort with the jobs' models and steps, and the survey's bytes per job: [S]
-        down and [S] up.
+        The server's state and the rows after ``prepare``, the cohort with the jobs' models and steps, and the survey's
+        bytes per job: [S] down and [S] up.
     """
-    world = cohort.round if algorithm.oracle else cohort.round._replace(concepts=None)
-    survey = asked = None
+    this_round = cohort.round if algorithm.oracle else cohort.round._replace(concepts=None)
+    survey = surveyed = None
     if algorithm.asks is not None:
-        survey, asked = answers(server, cohort, algorithm, evaluation, parts)
-    ready = evaluation.trace_cache(
+        survey, surveyed = collect_answers(server, cohort, algorithm, evaluation, parts)
+    server, states, jobs, concepts, steps = evaluation.trace_cache(
         "plan",
         algorithm,
-        partial(planned, algorithm),
+        partial(assign_work, algorithm),
         server,
-        clients,
+        states,
         survey,
         cohort.jobs,
-        world,
+        this_round,
         cohort.batches.steps,
     )
-    server, clients, jobs, concepts, steps = ready
     batches = cohort.batches if concepts is None else cohort.batches._replace(concept=concepts)
-    batches = shortened(batches, steps)
-    cohort = cohort._replace(jobs=jobs, batches=batches, round=world)
-    return server, clients, cohort, survey_bytes(survey, asked, server.x)
+    batches = cut_batches(batches, steps)
+    cohort = cohort._replace(jobs=jobs, batches=batches, round=this_round)
+    return server, states, cohort, survey_bytes(survey, surveyed, server.x)
 
 
-def answers(
-    server: Any, cohort: Cohort, algorithm: Algorithm, evaluation: Evaluation, parts: Sequence[Share]
+def collect_answers(
+    server: Any, cohort: Cohort, algorithm: Algorithm, evaluation: Evaluation, parts: Sequence[RoundPart]
 ) -> tuple[Tensor, Tensor]:
     """Return the answers [S, J, M, ...] of a round's devices to the survey, and which models [S, M] it is about.
 
     Where a replica's jobs are divided into parts, each gradient is replaced by the mean of all, since servers only use
     their mean.
     """
-    number, lives = int(cohort.round.number[0]), cohort.batches.concept
+    number, concepts = int(cohort.round.number[0]), cohort.batches.concept
     if algorithm.asks != "gradient" or not parts or parts[0].axis == 0:
-        return evaluation.ask(server, cohort.devices, lives, number)
+        return evaluation.ask(server, cohort.devices, concepts, number)
     total: Any = 0
     for part in parts:
-        answer, asked = evaluation.ask(server, part.of(cohort.devices), part.of(lives), number)
+        answer, surveyed = evaluation.ask(server, part.of(cohort.devices), part.of(concepts), number)
         total = total + answer.sum(1, keepdim=True)
-    mean = total / lives.shape[1]
-    return mean.expand(-1, lives.shape[1], *mean.shape[2:]), asked
+    mean = total / concepts.shape[1]
+    return mean.expand(-1, concepts.shape[1], *mean.shape[2:]), surveyed
 
 
-def planned(
-    algorithm: Algorithm, server: Any, clients: Any, survey: Tensor | None, jobs: Job, world: Round, steps: Tensor
+def assign_work(
+    algorithm: Algorithm, server: Any, states: Any, survey: Tensor | None, jobs: Job, this_round: Round, steps: Tensor
 ) -> tuple[Any, Any, Job, Tensor | None, Tensor]:
     """Return the results of the method's ``prepare``, ``concepts`` and ``workload`` for all replicas.
 
@@ -271,14 +277,17 @@ def planned(
         The server's state, the rows, the jobs with their models, the concepts [S, J] and the steps [S, J]. Concepts are
         those under which an oracle's jobs read their data; None for any other method.
     """
-    mapped = torch.vmap(algorithm.prepare, in_dims=(0, 0, None if survey is None else 0, 0, axes(world)))
-    server, clients, model = mapped(server, clients, survey, jobs, world)
-    concepts = torch.vmap(algorithm.concepts, in_dims=(0, axes(world)))(model, world) if algorithm.oracle else None
+    round_axes = axes(this_round)
+    prepare = torch.vmap(algorithm.prepare, in_dims=(0, 0, None if survey is None else 0, 0, round_axes))
+    server, states, model = prepare(server, states, survey, jobs, this_round)
+    concepts = None
+    if algorithm.oracle:
+        concepts = torch.vmap(algorithm.concepts, in_dims=(0, round_axes))(model, this_round)
     jobs = jobs._replace(model=model)
-    return server, clients, jobs, concepts, torch.vmap(algorithm.workload)(server, jobs, steps)
+    return server, states, jobs, concepts, torch.vmap(algorithm.workload)(server, jobs, steps)
 
 
-def shortened(batches: Batches, steps: Tensor) -> Batches:
+def cut_batches(batches: Batches, steps: Tensor) -> Batches:
     """Return the plan cut down to ``steps`` [S, J]."""
     if torch.equal(steps, batches.steps):
         return batches
@@ -286,7 +295,7 @@ def shortened(batches: Batches, steps: Tensor) -> Batches:
     return batches._replace(steps=steps, epoch=torch.where(real, batches.epoch, 0))
 
 
-def survey_bytes(survey: Tensor | None, asked: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
+def survey_bytes(survey: Tensor | None, surveyed: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the bytes [S] that a job receives and the bytes [S] that it sends for its survey; 0 without a survey.
 
     A job receives the models that it is asked about, except for the one that it is sent to train anyway. It sends its
@@ -294,17 +303,17 @@ def survey_bytes(survey: Tensor | None, asked: Tensor | None, x: Tensor) -> tupl
 
     Args:
         survey: [S, J, M, ...] the jobs' answers.
-        asked: [S, M] whether the survey is about a model.
+        surveyed: [S, M] whether the survey is about a model.
         x: [S, ..., n] the server's models.
     """
-    if survey is None or asked is None:
+    if survey is None or surveyed is None:
         nothing = torch.zeros(len(x), dtype=torch.float64)
         return nothing, nothing
-    models = asked.sum(1).double().cpu()
+    models = surveyed.sum(1).double().cpu()
     return (models - 1) * x.shape[-1] * x.element_size(), models * survey[0, 0, 0].numel() * x.element_size()
 
 
-def ended(
+def end_round(
     server: Any,
     cohort: Cohort,
     algorithm: Algorithm,
@@ -324,45 +333,46 @@ def ended(
     """
     if aggregate is None:
         arguments = server, cohort.sizes, fit.loss.new_empty(0), fit.uploads, cohort.jobs.model, cohort.round
-        return trace_cache("close", algorithm, partial(closed, algorithm), *arguments)  # type: ignore[no-any-return]
-    inbox, step = aggregate(uploaded(algorithm, cohort, fit)), partial(stepped_and_explained, algorithm)
+        end = partial(end_round_without_privacy, algorithm)
+        return trace_cache("close", algorithm, end, *arguments)  # type: ignore[no-any-return]
+    inbox, step = aggregate(make_inbox(algorithm, cohort, fit)), partial(step_and_diagnose, algorithm)
     return inbox, *trace_cache("step", algorithm, step, server, inbox, cohort.round)
 
 
-def uploaded(algorithm: Algorithm, cohort: Cohort, fit: Fit) -> Inbox:
+def make_inbox(algorithm: Algorithm, cohort: Cohort, fit: Fit) -> Inbox:
     """Return the uploads as they come, leaves [S, J, ...]."""
-    return weighed(algorithm, cohort.sizes.to(fit.loss.dtype), fit.uploads, cohort.jobs.model)
+    return weigh_uploads(algorithm, cohort.sizes.to(fit.loss.dtype), fit.uploads, cohort.jobs.model)
 
 
-def weighed(algorithm: Algorithm, sizes: Tensor, uploads: Any, model: Tensor) -> Inbox:
+def weigh_uploads(algorithm: Algorithm, sizes: Tensor, uploads: Any, model: Tensor) -> Inbox:
     """Return the uploads, leaves [S, J, ...], with their weights, of jobs whose devices hold ``sizes`` [S, J] examples
     and which trained ``model`` [S, J]."""
     return Inbox(uploads, torch.vmap(algorithm.weights)(sizes), model)
 
 
-def stepped(algorithm: Algorithm, server: Any, inbox: Inbox, round: Round) -> Any:
+def step_server(algorithm: Algorithm, server: Any, inbox: Inbox, this_round: Round) -> Any:
     """Return the server's state after the round, given the uploads as it sees them."""
-    return torch.vmap(algorithm.server_step, in_dims=(0, 0, axes(round)))(server, inbox, round)
+    return torch.vmap(algorithm.server_step, in_dims=(0, 0, axes(this_round)))(server, inbox, this_round)
 
 
-def stepped_and_explained(
-    algorithm: Algorithm, server: Any, inbox: Inbox, round: Round
+def step_and_diagnose(
+    algorithm: Algorithm, server: Any, inbox: Inbox, this_round: Round
 ) -> tuple[Any, dict[str, Tensor]]:
     """Return the server's state after the round, and the algorithm's diagnostics [S]."""
-    after = stepped(algorithm, server, inbox, round)
+    after = step_server(algorithm, server, inbox, this_round)
     return after, torch.vmap(algorithm.diagnostics)(server, after, inbox)
 
 
-def closed(
-    algorithm: Algorithm, server: Any, sizes: Tensor, like: Tensor, uploads: Any, model: Tensor, round: Round
+def end_round_without_privacy(
+    algorithm: Algorithm, server: Any, sizes: Tensor, like: Tensor, uploads: Any, model: Tensor, this_round: Round
 ) -> tuple[Inbox, Any, dict[str, Tensor]]:
     """Return the inbox, the server's state after the round, and the diagnostics; for a round without privacy.
 
     The devices' sizes [S, J] are converted to the dtype of ``like`` [...]; ``model`` [S, J] says which model each job
     trained, and uploads have leaves [S, J, ...].
     """
-    inbox = weighed(algorithm, sizes.to(like.dtype), uploads, model)
-    return inbox, *stepped_and_explained(algorithm, server, inbox, round)
+    inbox = weigh_uploads(algorithm, sizes.to(like.dtype), uploads, model)
+    return inbox, *step_and_diagnose(algorithm, server, inbox, this_round)
 
 
 def play_probe_rounds(

@@ -13,7 +13,7 @@ from flstudy import pytree
 from flstudy.algorithms import Algorithm, Inbox
 from flstudy.algorithms.parts.signatures import Totals
 from flstudy.controllers import Controller
-from flstudy.execution.parts import ClipBound, Share
+from flstudy.execution.parts import ClipBound, RoundPart
 from flstudy.population import Population
 from flstudy.population.streams import torch_seed
 from flstudy.privacy import Accountant, Privacy, Sample, clipped, draws, moved, noisy_mean, split
@@ -43,7 +43,7 @@ class PrivateAggregator:
     ) -> None:
         self.privacy = None if privacy is None or privacy.clip is None else privacy
         self.private = self.privacy is not None and self.privacy.private
-        self.seeds, self.each = tuple(seeds), algorithm.jobs_per_device
+        self.seeds, self.jobs_per_device = tuple(seeds), algorithm.jobs_per_device
         self.metrics: dict[str, list[float]] = {}  # of the last round
         self.noise = 0.0 if privacy is None else privacy.noise
         if not self.private:
@@ -85,13 +85,13 @@ class PrivateAggregator:
         self.meets(population)
         if not self.private or self.privacy is None:
             return
-        self._population, self._samples, self._known = population, list[Sample](), dict[int, float]()
+        self._population, self._samples, self._epsilons = population, list[Sample](), dict[int, float]()
         self._warn(self.privacy)
         self.account: Accountant | None = None
         if self.privacy.target_epsilon is not None:
             self.account = Accountant(self.privacy)
             if self.privacy.solve:
-                self.account.reach(self.privacy.target_epsilon, self._drawn(rounds))
+                self.account.reach(self.privacy.target_epsilon, self._sample_counts(rounds))
             else:
                 self._reach(self.privacy.target_epsilon)
         if not self.privacy.solve:
@@ -101,14 +101,14 @@ class PrivateAggregator:
         """Start before the first round, or before the first after a checkpoint.
 
         Args:
-            population: the world.
+            population: the devices and their data, settled.
             rounds: planned; null or negative: nobody knows.
             saved: the checkpoint.
 
         Raises:
             UserError: if the target is out of reach, or the checkpoint's rounds had other noise.
         """
-        self._population, self._samples, self._known = population, list[Sample](), dict[int, float]()
+        self._population, self._samples, self._epsilons = population, list[Sample](), dict[int, float]()
         self.meets(population)
         was = None if saved is None else saved.get("privacy") or {"noise": 0.0}
         if self.privacy is None:
@@ -147,7 +147,7 @@ class PrivateAggregator:
         if privacy.solve:
             if rounds is None or rounds < 1:
                 raise UserError("privacy: solve needs to know the rounds, got none planned: set max_epochs")
-            self.noise = account.solve(target, self._drawn(rounds))
+            self.noise = account.solve(target, self._sample_counts(rounds))
         self._reach(target)
 
     def _warn(self, privacy: Privacy) -> None:
@@ -177,11 +177,11 @@ class PrivateAggregator:
         """Return the uploads as the server sees them in a round (from 1), leaves [S, J, ...]."""
         if self.privacy is None:
             return inbox
-        uploads, within = clipped(inbox.uploads, self.clip, self.each)
-        shown: Inbox = self.shown(inbox._replace(uploads=uploads), within, round)
-        return shown
+        uploads, within = clipped(inbox.uploads, self.clip, self.jobs_per_device)
+        released: Inbox = self.release(inbox._replace(uploads=uploads), within, round)
+        return released
 
-    def shown(self, inbox: Any, within: Tensor, round: int) -> Any:
+    def release(self, inbox: Any, within: Tensor, round: int) -> Any:
         """Return the clipped uploads as the server sees them, and update the metrics and the clipping bound.
 
         Args:
@@ -200,7 +200,7 @@ class PrivateAggregator:
             if self._population.drawn(round) == 0:  # who works nevertheless does not count
                 uploads, within = pytree.tree_map(lambda leaf: leaf[:, :0], uploads), within[:, :0]
             mean = noisy_mean(uploads, normal, self._multiplier * bound, count)
-            inbox = self._told(inbox, mean, int(count))
+            inbox = self._mean_inbox(inbox, mean, int(count))
         share = within.double().mean(1) if within.shape[1] else torch.ones_like(bound)
         self.metrics = {"privacy/clip": bound.tolist(), "privacy/clipped_share": (1 - share).tolist()}
         if self.private:
@@ -211,7 +211,7 @@ class PrivateAggregator:
         return inbox
 
     @staticmethod
-    def _told(inbox: Any, mean: Any, rows: int) -> Any:
+    def _mean_inbox(inbox: Any, mean: Any, rows: int) -> Any:
         """Return an inbox, or totals, of ``rows`` uploads, each of which is the mean."""
         replicas = len(inbox.weights)
         weights = inbox.weights.new_full((replicas, rows), 1 / rows)
@@ -244,7 +244,7 @@ class PrivateAggregator:
             return Sample(population.clients, population.participants)
         return Sample(population.fewest(round), population.drawn(round))
 
-    def _drawn(self, rounds: int) -> Counter[Sample]:
+    def _sample_counts(self, rounds: int) -> Counter[Sample]:
         """Return the counts of the ways in which the first rounds draw their devices."""
         self._samples += [self._sample(round) for round in range(len(self._samples) + 1, rounds + 1)]
         return Counter(self._samples[:rounds])
@@ -252,9 +252,9 @@ class PrivateAggregator:
     def epsilon(self, rounds: int) -> float:
         """Return ε (for the settings' δ) after ``rounds`` rounds: a pure function of their number."""
         assert self.account is not None
-        if rounds not in self._known:
-            self._known[rounds] = self.account.epsilon(self.noise, self._drawn(rounds))
-        return self._known[rounds]
+        if rounds not in self._epsilons:
+            self._epsilons[rounds] = self.account.epsilon(self.noise, self._sample_counts(rounds))
+        return self._epsilons[rounds]
 
     def allows(self, rounds: int) -> bool:
         """Return whether another round after ``rounds`` keeps to the target."""
@@ -276,13 +276,13 @@ class PrivateRound(NamedTuple):
         """Return all uploads as the server sees them, leaves [S, J, ...]."""
         return self.aggregator(inbox, self.round)
 
-    def clip(self, part: Share) -> ClipBound:
+    def clip(self, part: RoundPart) -> ClipBound:
         """Return the bound by which a part's uploads are clipped where it is trained."""
-        return ClipBound(part.of_servers(self.aggregator.clip), self.aggregator.each)
+        return ClipBound(part.of_servers(self.aggregator.clip), self.aggregator.jobs_per_device)
 
-    def shown(self, inbox: Any, within: Tensor) -> Any:
+    def release(self, inbox: Any, within: Tensor) -> Any:
         """Return the clipped uploads as the server sees them, given which devices' were ``within`` [S, D] the bound."""
-        return self.aggregator.shown(inbox, within, self.round)
+        return self.aggregator.release(inbox, within, self.round)
 
 
 def summed(inbox: Any) -> bool:

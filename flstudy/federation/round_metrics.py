@@ -72,15 +72,15 @@ class RoundMetrics:
             bytes_of = [(getattr(played, way) * played.fit.steps.shape[1]).squeeze(1) for played in (result, *probes)]
             metrics[f"traffic/{way}_bytes"] = torch.stack(bytes_of).sum(0).tolist()
         if (regret := self._dynamic_regret) is not None:
-            metrics |= self._measured(round, dynamic_regret.NAMES, lambda: regret.metrics(round, x, before))
+            metrics |= self._metrics_or_nan(round, dynamic_regret.NAMES, lambda: regret.metrics(round, x, before))
         if (cell := self.wireless) is not None:
             played = (result, *probes)
-            metrics |= self._measured(
-                round, wireless.NAMES, lambda: self._in_the_cell(cell, round, x.shape[-1], played)
+            metrics |= self._metrics_or_nan(
+                round, wireless.NAMES, lambda: self._metrics_of_cell(cell, round, x.shape[-1], played)
             )
         return metrics
 
-    def _measured(
+    def _metrics_or_nan(
         self, round: int, names: Sequence[str], measure: Callable[[], dict[str, list[float]]]
     ) -> dict[str, list[float]]:
         """Return the metrics of ``measure``, or NaN for each of ``names`` where it raises UserError.
@@ -98,7 +98,7 @@ class RoundMetrics:
             warnings.warn(f"{', '.join(names)} are undefined in round {round}: {error}", stacklevel=2)
             return {name: [math.nan] * len(self.population.seeds) for name in names}
 
-    def _in_the_cell(
+    def _metrics_of_cell(
         self, cell: Wireless, round: int, parameters: int, results: Sequence[RoundResult]
     ) -> dict[str, list[float]]:
         """Return the metrics of the radio cell; the first result is the round's own."""

@@ -40,9 +40,9 @@ class RunParts:
     The arguments are those of `FederatedRun`.
 
     Attributes:
-        population: the world, once the run has started or a checkpoint is looked at.
+        population: the devices and their data, once the run has started or a checkpoint is looked at.
         executor, runner: carry out local fits, and the controllers, once the run has started.
-        evaluation: asks devices, once there is a world; None before.
+        evaluation: asks devices, once there is a population; None before.
         device: of the models.
         devices, nodes: over which a round's lanes are divided: so many devices on so many machines.
         trainer: to which the task is attached where its own steps measure it; None: there is none.
@@ -52,7 +52,7 @@ class RunParts:
     population: Population
     executor: Executor
     runner: ControllerRunner
-    evaluation: Any = None  # an Evaluation, once there is a world
+    evaluation: Any = None  # an Evaluation, once there is a population
     device = torch.device("cpu")
     devices: Sequence[torch.device] = ()
     nodes = 1

@@ -60,16 +60,16 @@ class SavedState:
         """Write the first seed's global model of a run that was started. ``Coordinator.load_from_checkpoint``,
         ``flstudy.load_task`` and the task's own class read it, too."""
         inputs, _ = self.run.population.store.read(slice(1))  # as a batch is given them
-        whole = self.checkpoint()
+        checkpoint = self.checkpoint()
         content = {
-            **whole,
-            "flstudy": files.of_first_replica(whole["flstudy"]),
+            **checkpoint,
+            "flstudy": files.of_first_replica(checkpoint["flstudy"]),
             "pytorch-lightning_version": L.__version__,
             "version": 1,
             "seed": self.run.seeds[0],
             "shape": list(inputs.shape[1:]),
             "dtype": str(inputs.dtype).removeprefix("torch."),
-            "state": whole["state_dict"],
+            "state": checkpoint["state_dict"],
         }
         torch.save(content, path)
 
@@ -82,9 +82,9 @@ class SavedState:
             goes_on: whether rounds follow; models alone are the same under any executor and optimizer.
         """
         for name, here in self.run.identity.items():
-            there = saved.get(name, here)  # an earlier flstudy's checkpoint has not all of them
-            if there != here and (goes_on or name not in ("executor", "local_optimizer")):
-                raise UserError(f"the checkpoint was written with {name} {there!r}, but this run has {here!r}")
+            value = saved.get(name, here)  # an earlier flstudy's checkpoint has not all of them
+            if value != here and (goes_on or name not in ("executor", "local_optimizer")):
+                raise UserError(f"the checkpoint was written with {name} {value!r}, but this run has {here!r}")
         layout = self.run.task_function.layout
         trained = dict(zip(layout.names, map(tuple, layout.shapes), strict=True))
         files.refuse_other_task(self.run.task, trained, state)
@@ -118,10 +118,10 @@ class SavedState:
         """Replace the state of a run that has just been started by a checkpoint's, with what its executor chose."""
         run = self.run
         run.state.take_up(saved, folder, run.device)
-        if (there := saved.get("devices", 1)) != (here := len(run.devices) * run.nodes):
+        if (saved_devices := saved.get("devices", 1)) != (devices := len(run.devices) * run.nodes):
             warnings.warn(
-                f"the checkpoint was written with devices {there}, and this run has {here}: it goes on equal but for "
-                "rounding",
+                f"the checkpoint was written with devices {saved_devices}, and this run has {devices}: it goes on "
+                "equal but for rounding",
                 stacklevel=2,
             )
         choices = saved["choices"]

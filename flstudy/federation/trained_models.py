@@ -36,7 +36,7 @@ class TrainedModels:
 
     def __init__(self, run: RunParts) -> None:
         self.run = run
-        self._chosen: tuple[Any, Tensor] | None = None  # a server's state; [S, N] models that devices choose of it
+        self._choice: tuple[Any, Tensor] | None = None  # a server's state; [S, N] models that devices choose of it
 
     @property
     def state(self) -> RunState:
@@ -118,11 +118,11 @@ class TrainedModels:
                 f"the devices of {type(algorithm).__name__} choose a model by their data: call trainer.validate("
                 "coordinator, datamodule=...) first"
             )
-        if self._chosen is None or self._chosen[0] is not state.server:
-            world = run.population.cohort(state.round).to(x.device).round
+        if self._choice is None or self._choice[0] is not state.server:
+            this_round = run.population.cohort(state.round).to(x.device).round
             everybody = run.evaluation.everybody(state.round)
-            self._chosen = state.server, run.evaluation.choice(state.server, world, state.round, everybody)
-        return self.global_model(replica, self._chosen[1][replica, client])
+            self._choice = state.server, run.evaluation.choice(state.server, this_round, state.round, everybody)
+        return self.global_model(replica, self._choice[1][replica, client])
 
     def refuse_lost_rows(self) -> None:
         """Raise UserError where the rows of single devices are not there."""

@@ -95,7 +95,7 @@ def is_lanes(trainer: L.Trainer) -> bool:
     return isinstance(trainer.strategy, LanesStrategy)
 
 
-def whole(limit: float) -> bool:
+def leaves_batch(limit: float) -> bool:
     """Return whether a limit leaves the one batch that there is."""
     return limit == 1.0 if isinstance(limit, float) else limit >= 1
 
@@ -104,24 +104,27 @@ def _part_of_a_round(flag: str) -> Callable[[L.Trainer], Any]:
     """Return a test for a flag's limit that does not leave the one batch that there is; evaluations may be left none,
     too."""
 
-    def found(trainer: L.Trainer) -> Any:
+    def refused_value(trainer: L.Trainer) -> Any:
         limit = getattr(trainer, flag)
-        return None if whole(limit) or (limit == 0 and "train" not in flag) else limit
+        return None if leaves_batch(limit) or (limit == 0 and "train" not in flag) else limit
 
-    return found
+    return refused_value
 
 
 def _check_interval(kind: type[int] | type[float]) -> Callable[[L.Trainer], Any]:
-    def found(trainer: L.Trainer) -> Any:
+    """Return a test for a ``val_check_interval`` of a type that is not the one batch of a round."""
+
+    def refused_value(trainer: L.Trainer) -> Any:
         every = getattr(trainer, "val_check_interval", 1.0)  # there is none where it is a time
         if type(every) is not kind or every == 1:
             return None
         return every if kind is float or trainer.check_val_every_n_epoch is not None else None
 
-    return found
+    return refused_value
 
 
 def _strange_callback(trainer: L.Trainer) -> str | None:
+    """Return the class name of a Trainer's first callback in `STRANGE`; None where it has none."""
     attached: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     return next((type(callback).__name__ for callback in attached if isinstance(callback, STRANGE)), None)
 

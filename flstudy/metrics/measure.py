@@ -55,23 +55,23 @@ def values_of(measure: Measure, columns: Sequence[Any]) -> dict[str, list[float]
 
     Args:
         measure: the class of metrics.
-        columns: ``name``, ``values`` [S, N] and ``there`` [S, N] of the metrics of single devices; those without
-            ``there`` are not everybody's, and left out.
+        columns: ``name``, ``values`` [S, N] and ``available`` [S, N] of the metrics of single devices; those without
+            ``available`` are not everybody's, and left out.
 
     Raises:
         UserError: where the measure asks for a metric that the task lacks, or returns one that it does not name.
     """
     kind = type(measure).__name__
     splits: dict[str, dict[str, tuple[Tensor, Any]]] = {}
-    for name, values, there, *_ in columns:
+    for name, values, available, *_ in columns:
         split, _, short = name.partition("/")
-        if values is not None and there is not None:
-            splits.setdefault(split, {})[short] = (values.detach().cpu().double(), torch.as_tensor(there))
+        if values is not None and available is not None:
+            splits.setdefault(split, {})[short] = (values.detach().cpu().double(), torch.as_tensor(available))
     metrics: dict[str, list[float]] = {}
     for split, tables in splits.items():
         replicas = len(next(iter(tables.values()))[0])
         for s in range(replicas):
-            devices = {short: values[s][there[s]] for short, (values, there) in tables.items()}
+            devices = {short: values[s][available[s]] for short, (values, available) in tables.items()}
             try:
                 measured = measure(devices)
             except KeyError as error:

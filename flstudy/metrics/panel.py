@@ -50,26 +50,26 @@ class Panel(Configurable):
         """Return whether all devices are asked in a round (from 1)."""
         return self.full_every is not None and round % self.full_every == 0
 
-    def draw(self, seed: int, sizes: NDArray[np.int64], there: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
+    def draw(self, seed: int, sizes: NDArray[np.int64], available: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
         """Return [count]: the devices of a replica that are asked, ascending.
 
         Args:
             seed: of the replica.
             sizes: [N] the devices' numbers of examples.
-            there: [N] who can be asked, ``count`` devices at least.
+            available: [N] who can be asked, ``count`` devices at least.
             count: how many are.
         """
-        devices = np.flatnonzero(there)
+        devices = np.flatnonzero(available)
         devices = devices[np.argsort(sizes[devices], kind="stable")]
         word, drawn = random_bits(seed, "panel", devices), []
-        asked = np.arange(STRATA + 1) * count // STRATA
-        for begin, end in itertools.pairwise(asked):
+        bounds = np.arange(STRATA + 1) * count // STRATA
+        for begin, end in itertools.pairwise(bounds):
             stratum = slice(begin * len(devices) // count, end * len(devices) // count)
             drawn.append(devices[stratum][np.argsort(word[stratum], kind="stable")[: end - begin]])
         return np.sort(np.concatenate(drawn))
 
-    def error(self, asked: int, devices: int) -> float:
-        """Return the standard error of a mean over ``asked`` of ``devices`` devices, in standard deviations over
+    def error(self, count: int, devices: int) -> float:
+        """Return the standard error of a mean over ``count`` of ``devices`` devices, in standard deviations over
         those."""
-        share = 0.0 if self.examples is not None else asked / devices
-        return math.sqrt((1 - share) / max(1, asked - 1))
+        share = 0.0 if self.examples is not None else count / devices
+        return math.sqrt((1 - share) / max(1, count - 1))

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 CHUNK = 2**15  # fading values that are drawn at once: they and what follows from them stay in a core's cache
 NAMES = ("wireless/latency_s", "wireless/energy_j", "wireless/initialization_s", "wireless/initialization_j")
 """Names of a round's metrics."""
-MOST = 10**8  # slots that a transmission may take, 14 hours of the paper's
+MOST_SLOTS = 10**8  # that a transmission may take, 14 hours of the paper's
 
 
 class Costs(NamedTuple):
@@ -227,9 +227,9 @@ class Wireless(Configurable):
         with np.errstate(all="ignore"):  # infinity is refused below
             needed = amounts / (band * self.slot)  # the sum of log2(1 + SNR |h|²) that sends them
             longest = (needed * math.log(2) / np.log1p(snr)).max()  # fading makes it more: the logarithm is concave
-        if not longest <= MOST:
+        if not longest <= MOST_SLOTS:
             raise UserError(
-                f"Wireless: a device needs {longest:.0e} slots of {self.slot} s, more than {MOST:.0e}: raise "
+                f"Wireless: a device needs {longest:.0e} slots of {self.slot} s, more than {MOST_SLOTS:.0e}: raise "
                 "Wireless.bandwidth or the powers, or lower Wireless.radius or the size of the model"
             )
         goal, strength = torch.from_numpy(needed), torch.from_numpy(snr)

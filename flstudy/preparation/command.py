@@ -94,8 +94,8 @@ def named_dataset(name: str, source: Path | None, options: Sequence[str], *, dow
     Raises:
         ConfigError: for an unknown name, a folder that is missing, or arguments that the data set does not take.
     """
-    from flstudy.config.objects import chosen
-    from flstudy.config.reading import pairs
+    from flstudy.config.objects import build_object
+    from flstudy.config.reading import parse_options
     from flstudy.config.schema import class_names, config_schema
     from flstudy.config.values import check_value
 
@@ -103,7 +103,7 @@ def named_dataset(name: str, source: Path | None, options: Sequence[str], *, dow
     if name not in names:
         raise ConfigError(f"flstudy data prepare knows no data set {name!r}{nearest(name, names)}")
     fields = config_schema()["$defs"][name]["properties"]
-    init_args: dict[str, Any] = dict(pairs(options))
+    init_args: dict[str, Any] = dict(parse_options(options))
     if source is not None:
         if not source.exists() and not download:
             raise ConfigError(f"--source: there is no {str(source)!r}: {fetching(name)}")
@@ -121,7 +121,7 @@ def named_dataset(name: str, source: Path | None, options: Sequence[str], *, dow
         init_args["download"] = True
     node = config_schema()["$defs"]["Population"]["properties"]["dataset"]
     value = check_value("dataset", {"class_path": name, "init_args": init_args}, node)
-    return chosen("dataset", value)
+    return build_object("dataset", value)
 
 
 def fetching(name: str) -> str:

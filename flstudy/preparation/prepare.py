@@ -124,7 +124,7 @@ def prepare(
         raise ConfigError(
             f"{target.parent} cannot be made ({error.strerror}): give another folder with --to"
         ) from error
-    with FolderLock(target.with_name(f".{target.name}.lock")).held(target.name, _busy):
+    with FolderLock(target.with_name(f".{target.name}.lock")).hold(target.name, _busy):
         _recovered(target)
         try:
             return _prepared(dataset, target, work, attributes, on_progress, part_bytes)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from flstudy.privacy.privacy import Privacy
 from flstudy.user_error import UserError
 
-MOST, LEAST = 2.0**20, 2.0**-6  # σ between which it is sought
+MOST_NOISE, LEAST_NOISE = 2.0**20, 2.0**-6  # σ between which it is sought
 STEP = 1e-3  # of the privacy losses' grid: ε moves in its fourth digit, at a tenth of the time of the library's 1e-4
 
 
@@ -50,7 +50,7 @@ class Accountant:
         spent = {sample: count for sample, count in sorted(rounds.items()) if count > 0}
         if not spent:
             return 0.0
-        noise = min(noise, MOST)
+        noise = min(noise, MOST_NOISE)
         return self._of_losses(noise, spent) if self.privacy.accountant == "pld" else self._of_orders(noise, spent)
 
     def solve(self, target: float, rounds: Mapping[Sample, int]) -> float:
@@ -63,7 +63,7 @@ class Accountant:
         noise = 1.0
         while self.epsilon(noise, rounds) > target:
             noise *= 2
-        while noise > LEAST and self.epsilon(noise / 2, rounds) <= target:
+        while noise > LEAST_NOISE and self.epsilon(noise / 2, rounds) <= target:
             noise /= 2
         low, high = noise / 2, noise
         while high - low > 1e-3 * high:
@@ -73,7 +73,7 @@ class Accountant:
 
     def reach(self, target: float, rounds: Mapping[Sample, int]) -> None:
         """Raise UserError if no σ up to 2^20 keeps these rounds within the target."""
-        if self.epsilon(MOST, rounds) > target:
+        if self.epsilon(MOST_NOISE, rounds) > target:
             raise UserError(
                 f"privacy: target_epsilon = {target:g} is out of reach in {sum(rounds.values())} rounds at δ = "
                 f"{self.privacy.delta:g}, whatever the noise: raise it, or plan fewer rounds or participants"

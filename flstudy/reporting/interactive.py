@@ -77,7 +77,7 @@ def _by_round(findings: Findings) -> list[dict[str, Any]]:
     lines: dict[str, list[dict[str, Any]]] = {metric: [] for metric in wanted}
     for row in findings.ranking.rows:
         try:
-            table = results.records(row.speaker)
+            table = results.records(row.reported_trial)
         except (ValueError, OSError):  # a trial without records
             continue
         for metric in [metric for metric in wanted if metric in metric_names(table)]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flstudy.config import ConfigError
-from flstudy.config.values import flat
+from flstudy.config.values import flat_items
 from flstudy.reporting.ranking import recorded
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.study import StudyResults, Trial
@@ -64,7 +64,7 @@ def trial_cells(entry: Mapping[str, Any]) -> list[Cells]:
     line = sparkline([value for value in entry["curve"]["mean"] if value is not None])
     if line:
         what.append((entry["curve"]["metric"], line))
-    held = [pair for pair in flat(entry.get("config") or {}) if pair[0].split(".")[0] == "algorithm"]
+    held = [pair for pair in flat_items(entry.get("config") or {}) if pair[0].split(".")[0] == "algorithm"]
     held = [(key, str(value)) for key, value in held if key == "algorithm" or key not in entry["overrides"]]
     metrics = {name: NOTHING if value is None else f"{value:.6g}" for name, value in sorted(entry["metrics"].items())}
     title = f"Study {entry['study']}, trial {entry['number']}"

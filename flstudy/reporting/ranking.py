@@ -44,10 +44,10 @@ class RankedTrial:
     algorithm: str
     trial: Trial  # of the search
     confirmation: Trial | None  # the same configuration on new seeds
-    speaker: Trial  # the trial with these curves
+    reported_trial: Trial  # the trial with these curves
     value: float  # of the selection metric on the seeds of the search
-    fresh: float  # of the selection metric on the new seeds
-    gap: float  # by how much `value` is better than `fresh`; NaN without new seeds
+    confirmed_value: float  # of the selection metric on the new seeds
+    gap: float  # by how much `value` is better than `confirmed_value`; NaN without new seeds
     epsilon: float  # privacy budget ε that the run spent; NaN where it was not private
     rounds: NDArray[np.int64]  # [T] evaluated rounds
     accuracy: Floats  # [S, T] of the ranking's accuracy_metric
@@ -176,8 +176,8 @@ def rank(results: StudyResults) -> Ranking:
     rows = []
     for best in results.best:
         try:
-            rounds, accuracy = results.curve(best.speaker, accuracy_metric)
-            errors = results.standard_errors(best.speaker, accuracy_metric)
+            rounds, accuracy = results.curve(best.reported_trial, accuracy_metric)
+            errors = results.standard_errors(best.reported_trial, accuracy_metric)
         except (ValueError, OSError) as error:  # one trial's lost records must not cost the others their table
             if not isinstance(error, DamageError):  # reported by a section of its own
                 notes.append(f"{best.trial.algorithm}: {error}.")
@@ -186,15 +186,15 @@ def rank(results: StudyResults) -> Ranking:
             RankedTrial(
                 **best._asdict(),
                 algorithm=best.trial.algorithm,
-                speaker=best.speaker,
-                gap=best.value - best.fresh if higher else best.fresh - best.value,
-                epsilon=best.speaker.metrics.get("privacy/epsilon", math.nan),
+                reported_trial=best.reported_trial,
+                gap=best.value - best.confirmed_value if higher else best.confirmed_value - best.value,
+                epsilon=best.reported_trial.metrics.get("privacy/epsilon", math.nan),
                 rounds=rounds,
                 accuracy=accuracy,
                 errors=errors,
                 final=accuracy[:, -1] if rounds.size else np.full(1, np.nan),
-                judged_by=judged_by(best.speaker.deployed, accuracy_metric),
-                server=_final_of_server(results, best.speaker, accuracy_metric),
+                judged_by=judged_by(best.reported_trial.deployed, accuracy_metric),
+                server=_final_of_server(results, best.reported_trial, accuracy_metric),
                 drifts=_drift_effects(results, rounds, accuracy) if accuracy_metric in ACCURACIES else (),
             )
         )
@@ -220,7 +220,8 @@ def curves_metric(results: StudyResults, selection: str) -> str:
     accuracy for all, of the server's models if these were selected by; where there is neither, the metric by which
     trials were selected, on test data if it is recorded there."""
     accuracies = [name for name in ACCURACIES if is_of_server(name) == is_of_server(selection)]
-    presence = {name: [bool(recorded(results, best.speaker, name)) for best in results.best] for name in accuracies}
+    trials = [best.reported_trial for best in results.best]
+    presence = {name: [bool(recorded(results, trial, name)) for trial in trials] for name in accuracies}
     if any(map(any, presence.values())) or not results.best:
         lacks_test = any(
             there and not tested for tested, there in zip(*(presence[name] for name in accuracies), strict=True)
@@ -228,7 +229,7 @@ def curves_metric(results: StudyResults, selection: str) -> str:
         return accuracies[lacks_test]
     tested = selection.replace("valid/", "test/", 1)
     for name in (tested, selection):
-        if name not in ACCURACIES and all(recorded(results, best.speaker, name) for best in results.best):
+        if name not in ACCURACIES and all(recorded(results, trial, name) for trial in trials):
             return name
     return accuracies[0]
 
@@ -286,7 +287,7 @@ def _notes_on_others(results: StudyResults) -> list[str]:
 
 def tried(results: StudyResults) -> str:
     """Return the number of trials of a study's search, and how often they were proposed if that is more."""
-    trials, proposals = plural(len(results.searched), "trial"), sum(trial.proposed for trial in results.searched)
+    trials, proposals = plural(len(results.searched), "trial"), sum(trial.times_proposed for trial in results.searched)
     return trials if proposals == len(results.searched) else f"{trials} of {proposals} proposals"
 
 

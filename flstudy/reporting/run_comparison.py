@@ -112,7 +112,7 @@ def read_run(run: str | os.PathLike[str]) -> ComparedRun:
     results = load_study(study)
     chosen = results.find(trial)
     if trial == "best":
-        chosen = results.best[0].speaker
+        chosen = results.best[0].reported_trial
     return ComparedRun(f"{results.name}/{chosen.number} {chosen.algorithm}", results.records(chosen))
 
 

@@ -55,7 +55,7 @@ def grouped_curves(results: StudyResults, title: str) -> Figure | None:
 
 def alarm_figure(results: StudyResults) -> Figure | None:
     """Return figures 1, 2 and 4: metrics of FedYogi's and Flash's servers and devices at a drift, means over seeds."""
-    trials = {best.trial.algorithm: best.speaker for best in results.best if best.trial.algorithm in WATCHED}
+    trials = {best.trial.algorithm: best.reported_trial for best in results.best if best.trial.algorithm in WATCHED}
     if len(trials) < len(WATCHED):
         return None
     figure, panels = new_panels(len(ALARMS), len(ALARMS), 3.4)

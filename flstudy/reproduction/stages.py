@@ -87,7 +87,7 @@ def run_stage(paper: Paper, stage: PaperStage, console: Console, options: Sequen
     folder = StudyFolder(home_of(config.study.folder) / stage.study(paper))
     state = folder.state().get("state")
     if state == "running":
-        raise ConfigError(folder.busy() or f"study {folder.name} has just ended: do this again")
+        raise ConfigError(folder.busy_message() or f"study {folder.name} has just ended: do this again")
     more = _more_trials(folder, config) if state is not None and stage.name == "tuned" else []
     if state == "finished" and not more:
         console.print(f"{folder.name}: done", highlight=False)

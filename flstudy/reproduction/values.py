@@ -94,7 +94,8 @@ def speakers(studies: Iterable[StudyResults]) -> dict[str, Speaker]:
     for results in studies:
         sign = 1 if results.objective.higher else -1
         for best in results.best:
-            candidate, before = Speaker(results, best.speaker, best.judged), leaders.get(best.trial.algorithm)
+            candidate = Speaker(results, best.reported_trial, best.ranking_value)
+            before = leaders.get(best.trial.algorithm)
             if before is None or sign * candidate.value > sign * before.value:
                 leaders[best.trial.algorithm] = candidate
     return leaders

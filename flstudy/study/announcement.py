@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from flstudy.config import ConfigError
 from flstudy.config.composition import composed
-from flstudy.config.objects import section
-from flstudy.config.values import classes_in, completed, flat, label
+from flstudy.config.objects import build_section
+from flstudy.config.values import class_label, classes_in, completed, flat_items
 from flstudy.process_state import usable_cores
 from flstudy.remote import child_uri, is_uri, shown_uri
 from flstudy.study.folder import StudyFolder, free_path, from_here
@@ -39,7 +39,7 @@ class ConfigOutline:
         self._values, self._proposal, study = values, dict(proposal or {}), {**values["study"], "scheduler": None}
         if any("." in path for _, path in classes_in(study["sampler"])):
             study["sampler"] = None
-        self.study: StudySection = section("study", study)
+        self.study: StudySection = build_section("study", study)
 
     @cached_property
     def _keys(self) -> frozenset[str]:
@@ -47,7 +47,7 @@ class ConfigOutline:
         for key, path in classes_in({**values, "study": None}):
             if "." in path:
                 raise ConfigError(f"the keys of {key} are known once {path} is imported: import it first")
-        return frozenset(key for key, _ in flat(values))
+        return frozenset(key for key, _ in flat_items(values))
 
     def has_key(self, key: str) -> bool:
         """Return whether the config has the key, with the choices of the proposal.
@@ -62,7 +62,7 @@ class ConfigOutline:
         return ConfigOutline(self._values, {**self._proposal, **proposal})
 
 
-def announced_study(
+def study_announcement(
     values: Mapping[str, Any],
     path: str,
     store: str,
@@ -95,7 +95,7 @@ def announced_study(
         place = free_path(home_of(study["folder"]) / name)
         name = place.name
         first = f"{name}: {at_most}{_trials(study, methods, equal)}"
-    called = child_uri(study["folder"], name) if folder is None else folder.called
+    called = child_uri(study["folder"], name) if folder is None else folder.name_or_uri
     where = shown_uri(called) if is_uri(called) else from_here(place)
     shorter = "up to " if study["scheduler"] is not None or _budget(study) else ""
     first += f", {shorter}{_count(values['rounds'], 'round')} with {_count(len(values['seeds']), 'seed')} each"
@@ -103,23 +103,25 @@ def announced_study(
     if confirm["seeds"]:
         best = "the best of each method" if confirm["top"] == 1 else f"the best {confirm['top']} of each method"
         first += f"; then {best} again, with {_count(confirm['seeds'], 'new seed')}"
-    return list(_wrapped(first, _resources(study), f"results: {where}; MLflow: {store}"))
+    return list(_wrap(first, _resources(study), f"results: {where}; MLflow: {store}"))
 
 
-def announced_run(values: Mapping[str, Any], path: str, store: str) -> list[str]:
-    """Return the lines that ``flstudy run`` prints at the start; the arguments are those of `announced_study`."""
+def run_announcement(values: Mapping[str, Any], path: str, store: str) -> list[str]:
+    """Return the lines that ``flstudy run`` prints at the start; the arguments are those of `study_announcement`."""
     run, population = values["run"], values["population"]
     place = Path(run["folder"]) / (run["name"] or Path(path).stem)
     place = place if run["resume"] else free_path(place)
-    first = f"{place.name}: {_count(values['rounds'], 'round')} of {label('algorithm', values['algorithm'])} with "
+    first = (
+        f"{place.name}: {_count(values['rounds'], 'round')} of {class_label('algorithm', values['algorithm'])} with "
+    )
     first += f"{_count(len(values['seeds']), 'seed')} at once, {population['participants']} of "
     first += f"{_count(population['clients'], 'device')} in each round"
     tracked = f"; MLflow: {store}" if run["track"] else ""
-    return list(_wrapped(first, f"results: {from_here(place)}{tracked}"))
+    return list(_wrap(first, f"results: {from_here(place)}{tracked}"))
 
 
 def _methods(values: Mapping[str, Any]) -> list[str]:
-    return list(values["study"]["arms"]) or [label("algorithm", values["algorithm"])]
+    return list(values["study"]["arms"]) or [class_label("algorithm", values["algorithm"])]
 
 
 def _trials(study: Mapping[str, Any], methods: Sequence[str], equal: bool) -> str:
@@ -144,18 +146,18 @@ def _budget(study: Mapping[str, Any]) -> str:
 
 
 def _resources(study: Mapping[str, Any]) -> str:
-    asked = study["resources"]
-    more = [f"{asked['gpu']:g} GPU" if asked["gpu"] else "", asked["accelerator_type"] or ""]
-    more += [f"{asked['memory'] / 2**30:,.1f} GiB" if asked["memory"] else ""]
-    more += [f"{amount:g} {name}" for name, amount in asked["custom"].items()]
-    per_trial = " and ".join(filter(None, [_count(asked["cpu"], "core"), *more]))
+    resources = study["resources"]
+    more = [f"{resources['gpu']:g} GPU" if resources["gpu"] else "", resources["accelerator_type"] or ""]
+    more += [f"{resources['memory'] / 2**30:,.1f} GiB" if resources["memory"] else ""]
+    more += [f"{amount:g} {name}" for name, amount in resources["custom"].items()]
+    per_trial = " and ".join(filter(None, [_count(resources["cpu"], "core"), *more]))
     address = os.environ.get("RAY_ADDRESS")
     if address not in (None, "", "local"):
         return f"on the Ray cluster at {address}, {per_trial} for a trial"
     cores = usable_cores()
     most = [limit for limit in (study["trials"], study["concurrent"]) if limit is not None]
-    if asked["cpu"] and not asked["gpu"]:
-        beside = min([int(cores // asked["cpu"]), *most])
+    if resources["cpu"] and not resources["gpu"]:
+        beside = min([int(cores // resources["cpu"]), *most])
         return f"on this machine's {_count(cores, 'core')}, {per_trial} for a trial: {beside} side by side"
     return f"on this machine, {per_trial} for a trial"
 
@@ -164,6 +166,6 @@ def _count(number: float, noun: str) -> str:
     return f"{number:,g} {noun}" if number == 1 else f"{number:,g} {noun}s"
 
 
-def _wrapped(*sentences: str) -> Iterator[str]:
+def _wrap(*sentences: str) -> Iterator[str]:
     for sentence in sentences:
         yield from textwrap.wrap(sentence, WIDTH, subsequent_indent="  ", break_on_hyphens=False)

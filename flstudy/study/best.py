@@ -20,18 +20,18 @@ class BestTrial(NamedTuple):
 
     trial: Trial
     value: float  # of the selection metric on the seeds of the search, mean over them
-    confirmation: Trial | None = None  # the same configuration on new seeds
-    fresh: float = math.nan  # the selection metric there
+    confirmation: Trial | None = None  # trains the same configuration on new seeds
+    confirmed_value: float = math.nan  # of the selection metric on the new seeds
 
     @property
-    def speaker(self) -> Trial:
+    def reported_trial(self) -> Trial:
         """The trial whose curves and test figures are reported."""
         return self.trial if self.confirmation is None else self.confirmation
 
     @property
-    def judged(self) -> float:
+    def ranking_value(self) -> float:
         """The value by which the algorithm is ranked."""
-        return self.value if self.confirmation is None else self.fresh
+        return self.value if self.confirmation is None else self.confirmed_value
 
 
 def selection_metric(objective: Objective) -> str:
@@ -57,7 +57,7 @@ def eligible(trial: Trial, objective: Objective, rounds: int) -> bool:
     return trial.feasible and is_whole(trial, objective, rounds)
 
 
-def ranked(trials: Iterable[Trial], objective: Objective, rounds: int) -> list[Trial]:
+def rank_trials(trials: Iterable[Trial], objective: Objective, rounds: int) -> list[Trial]:
     """Return the eligible trials of the search, best first; of equals the first one first."""
     sign = -1 if objective.higher else 1
     able = [trial for trial in trials if not trial.is_confirmation and eligible(trial, objective, rounds)]
@@ -73,14 +73,15 @@ def best_trials(trials: Iterable[Trial], objective: Objective, rounds: int) -> t
         rounds: of a whole trial.
     """
     every, sign = list(trials), -1 if objective.higher else 1
-    able = {trial.number: trial for trial in ranked(every, objective, rounds)}
+    able = {trial.number: trial for trial in rank_trials(every, objective, rounds)}
     searched: dict[str, BestTrial] = {}
     for trial in able.values():
         searched.setdefault(trial.algorithm, BestTrial(trial, value_of(trial, objective)))
-    again = [trial for trial in every if trial.confirms in able and eligible(trial, objective, rounds)]
+    confirmations = [trial for trial in every if trial.confirms in able and eligible(trial, objective, rounds)]
     confirmed: dict[str, BestTrial] = {}
-    for trial in sorted(again, key=lambda trial: (sign * value_of(trial, objective), trial.number)):
+    for trial in sorted(confirmations, key=lambda trial: (sign * value_of(trial, objective), trial.number)):
         original = able[trial.confirms]  # type: ignore[index]
         candidate = BestTrial(original, value_of(original, objective), trial, value_of(trial, objective))
         confirmed.setdefault(original.algorithm, candidate)
-    return tuple(sorted((searched | confirmed).values(), key=lambda entry: (sign * entry.judged, entry.trial.number)))
+    winners = (searched | confirmed).values()
+    return tuple(sorted(winners, key=lambda winner: (sign * winner.ranking_value, winner.trial.number)))

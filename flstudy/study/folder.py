@@ -75,8 +75,8 @@ class StudyFolder:
         return FolderLock(self.path / "lock")
 
     @property
-    def writing(self) -> FolderLock:
-        """The claim of the process that writes records, snapshots and models."""
+    def writer_lock(self) -> FolderLock:
+        """The lock of the process that writes records, snapshots and models."""
         return FolderLock(self.path / "writer")
 
     @property
@@ -119,10 +119,11 @@ class StudyFolder:
         path.unlink(missing_ok=True)
 
     @property
-    def going(self) -> Path:
+    def stop_signal_file(self) -> Path:
+        """File of the study's `flstudy.tuning.stop_signal.StopSignal`."""
         return self.path / "snapshots" / "going"
 
-    def sending(self, trial: int | None) -> Path:
+    def metrics_batch_file(self, trial: int | None) -> Path:
         """Return the path of the batch of metrics last sent to MLflow, of a trial or, for None, of the study itself."""
         return self.path / "tracking" / f"{'study' if trial is None else trial}.json"
 
@@ -131,7 +132,7 @@ class StudyFolder:
 
     @property
     def is_study(self) -> bool:
-        """Return whether a study has written here."""
+        """True if a study has written here."""
         return self.config.is_file() or self.state_file.is_file()
 
     # ---- making and finding ------------------------------------------------------------------------------------------
@@ -171,10 +172,10 @@ class StudyFolder:
         if is_uri(uri):
             WorkingCopy.of(child_uri(uri, path.name)).note(token=None)  # nothing there is newer
         folder = cls(path)
-        folder._make_parts()
+        folder._make_subfolders()
         return folder
 
-    def _make_parts(self) -> None:
+    def _make_subfolders(self) -> None:
         for name in ("records", "snapshots", "models"):
             (self.path / name).mkdir(exist_ok=True)
 
@@ -184,7 +185,7 @@ class StudyFolder:
         runs."""
         folder = cls(path.absolute())
         claims.enter_context(folder.claim())  # before anything is read
-        folder._make_parts()  # which a bucket has only with files in them
+        folder._make_subfolders()  # a copy from a bucket lacks empty folders
         state = folder.state()
         if "study_id" not in state:
             name, reason = folder.name, state.get("damage") or "it has no state.json with the study's id"
@@ -195,12 +196,12 @@ class StudyFolder:
     def named(cls, name: str | os.PathLike[str]) -> "StudyFolder":
         """Return a study by its folder or URI, or by its name under studies/."""
         if is_uri(name):
-            return cls.fetched(str(name))
+            return cls.fetch(str(name))
         path = Path(name)
         return cls(path if path.is_dir() else Path(HOME) / path)
 
     @classmethod
-    def fetched(cls, uri: str, *beside: str) -> "StudyFolder":
+    def fetch(cls, uri: str, *beside: str) -> "StudyFolder":
         """Return the working copy of a study by URI, updated from the bucket for reading.
 
         Args:
@@ -218,8 +219,8 @@ class StudyFolder:
         return folder
 
     @classmethod
-    def heads(cls, uri: str) -> "list[StudyFolder]":
-        """Return the studies in a folder by URI, with no more than their configs and lists of trials."""
+    def remote_studies(cls, uri: str) -> "list[StudyFolder]":
+        """Return the studies in a folder by URI, of which only configs and lists of trials are fetched."""
         try:
             names = RemoteFolder.open(uri).folders()
         except RemoteError as error:
@@ -234,8 +235,8 @@ class StudyFolder:
         return studies
 
     @property
-    def called(self) -> str:
-        """The name by which a user opens the study; the path or URI where it lies elsewhere than in studies/."""
+    def name_or_uri(self) -> str:
+        """The name by which a user opens the study; its path or URI where it lies elsewhere than in studies/."""
         if (copy := WorkingCopy.at(self.path)) is not None:
             return copy.uri
         return self.name if self.path.absolute() == Path(HOME, self.name).absolute() else str(self.path)
@@ -246,9 +247,9 @@ class StudyFolder:
     def claim(self) -> Iterator[None]:
         """Hold the folder, as a study's driver does all its life, and the lease of its place in a bucket, which is
         copied here first; ConfigError where another process holds it."""
-        with self.lock.held(self.name):
+        with self.lock.hold(self.name):
             copy = WorkingCopy.at(self.path)
-            with contextlib.nullcontext() if copy is None else copy.held():
+            with contextlib.nullcontext() if copy is None else copy.hold():
                 yield
 
     def driver(self) -> Holder | None:
@@ -258,7 +259,7 @@ class StudyFolder:
             return copy.driver()
         return holder
 
-    def busy(self) -> str | None:
+    def busy_message(self) -> str | None:
         """Return a sentence that names the process that holds the folder; None where none does."""
         holder = self.driver()
         return None if holder is None else refusal(self.name, holder)
@@ -294,8 +295,8 @@ class StudyFolder:
         """Append one trial's line, so that the last of thousands costs no more than the first."""
         append_text(self.trials, write_line(trial))
 
-    def make_room(self) -> None:
-        """Drop files that were not written to their ends."""
+    def remove_unfinished_files(self) -> None:
+        """Remove files that were not written to their ends, which makes room on a full disk."""
         for pattern in ("*.tmp", "*/*.tmp", "records/*/.*.tmp"):
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
@@ -392,7 +393,7 @@ def _check_state(state: Any) -> None:
 
 def replace_text(path: Path, content: str) -> None:
     """Write a text so that a reader sees the old one or the new one."""
-    with whole_file(path) as hidden, private(hidden, "w") as file:
+    with whole_file(path) as hidden, open_private(hidden, "w") as file:
         file.write(content)
 
 
@@ -414,7 +415,7 @@ def append_text(path: Path, content: str) -> None:
         os.close(descriptor)
 
 
-def private(path: Path, mode: Literal["a", "w"]) -> IO[str]:
+def open_private(path: Path, mode: Literal["a", "w"]) -> IO[str]:
     """Open a text file that only this user can read: tracebacks may quote more than anybody foresees."""
     return open(path, mode, encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600))
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from flstudy.config.composition import trial_config
-from flstudy.config.values import flat, label
+from flstudy.config.values import class_label, flat_items
 from flstudy.study.space import Space
 
 CONFOUNDERS = (
@@ -26,7 +26,7 @@ class HeldKey(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Return whether methods that have the key differ in it."""
+        """True if methods that have the key differ in it."""
         return len(self.groups) > 1
 
     @property
@@ -48,9 +48,9 @@ def held_fixed(whole: Mapping[str, Any]) -> list[HeldKey]:
     """
     space = Space.of_study(whole["study"])
     arms = {name: {"algorithm": name} for name in whole["study"]["arms"]} or {
-        label("algorithm", whole["algorithm"]): {}
+        class_label("algorithm", whole["algorithm"]): {}
     }
-    configs = {name: dict(flat(trial_config(whole, proposal))) for name, proposal in arms.items()}
+    configs = {name: dict(flat_items(trial_config(whole, proposal))) for name, proposal in arms.items()}
     algorithm_keys = (key for values in configs.values() for key in values if key.startswith("algorithm."))
     held = []
     for key in dict.fromkeys([*CONFOUNDERS, *algorithm_keys]):

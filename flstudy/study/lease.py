@@ -45,7 +45,7 @@ class Lease:
         return self._read(time.time())
 
     @contextlib.contextmanager
-    def held(self, study: str) -> Iterator[str | None]:
+    def hold(self, study: str) -> Iterator[str | None]:
         """Hold the study; gives the token of its last driver. Where this machine has no connection for long, another
         process may take the study, and `last` tells so.
 
@@ -56,7 +56,7 @@ class Lease:
             ConfigError: where another process holds it, which is named.
             RemoteError: of the bucket.
         """
-        before = self._taken(study)
+        before = self._take(study)
         over = threading.Event()
         beating = threading.Thread(target=self._beat, args=(over,), daemon=True, name="lease")
         beating.start()
@@ -69,7 +69,7 @@ class Lease:
                 if self.last()[0] in (None, self.token):
                     self._write(released=True)
 
-    def _taken(self, study: str) -> str | None:
+    def _take(self, study: str) -> str | None:
         """Take the lease; returns the token of its last driver."""
         claims, claim = self.remote.child(CLAIMS), f"{self.token}.json"
         claims.write(claim, json.dumps(asdict(Holder())).encode())

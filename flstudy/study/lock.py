@@ -35,7 +35,8 @@ def _boot() -> str:
 
 
 def process_start(pid: int) -> str | None:
-    """Start time of a process of this machine; None where there is none, empty where the system does not tell."""
+    """Return the start time of a process of this machine; None where there is none, empty where the system does not
+    tell."""
     try:
         os.kill(pid, 0)  # signal 0 only asks
     except (ProcessLookupError, OverflowError):
@@ -70,7 +71,7 @@ class Holder:
 
     @property
     def lives(self) -> bool:
-        """Return whether the process still runs, asked on its own machine."""
+        """True if the process still runs, asked on its own machine."""
         return self.pid > 0 and process_start(self.pid) == self.start
 
     def __str__(self) -> str:
@@ -91,12 +92,12 @@ class FolderLock:
         except OSError:
             return None  # nobody has ever held it
         try:
-            return self._holder(file, _try(file, fcntl.LOCK_SH))
+            return self._holder(file, _try_lock(file, fcntl.LOCK_SH))
         finally:
             os.close(file)
 
     @contextlib.contextmanager
-    def held(self, study: str, refused: Callable[[str, Holder], str] | None = None) -> Iterator[None]:
+    def hold(self, study: str, refused: Callable[[str, Holder], str] | None = None) -> Iterator[None]:
         """Hold the folder.
 
         Args:
@@ -131,7 +132,7 @@ class FolderLock:
 
     def _take(self, file: int, study: str, refused: Callable[[str, Holder], str]) -> None:
         until = time.monotonic() + 1.0
-        while (locked := _try(file, fcntl.LOCK_EX)) is True and time.monotonic() < until:
+        while (locked := _try_lock(file, fcntl.LOCK_EX)) is True and time.monotonic() < until:
             time.sleep(0.05)  # a reader that asks holds it for a moment
         other = self._holder(file, locked)
         me = Holder()
@@ -149,6 +150,15 @@ class FolderLock:
 
     @staticmethod
     def _holder(file: int, locked: bool | None) -> Holder | None:
+        """Return the process that holds a folder; None where none does.
+
+        A holder on another machine, which the lock may not reach, counts as long as it updates the file's time.
+
+        Args:
+            file: descriptor of the lock file.
+            locked: the answer of `_try_lock`. True: another process has the lock. False: this process got it. None: the
+                disk cannot lock, and a process of this machine that the file names counts as long as it lives.
+        """
         holder = Holder.parse(os.pread(file, 4096, 0))
         if locked:
             return holder or Holder(pid=0, host="a machine unknown", boot="", since=os.fstat(file).st_mtime)
@@ -171,7 +181,7 @@ def refusal(study: str, other: Holder) -> str:
     return f"study {study} is running in {other}: wait for its end, or stop it there (Ctrl-C){later}"
 
 
-def _try(file: int, kind: int) -> bool | None:
+def _try_lock(file: int, kind: int) -> bool | None:
     """Lock a file, and return whether another process holds it instead; None where the disk cannot lock."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -185,9 +195,9 @@ def _try(file: int, kind: int) -> bool | None:
 _forked: set[int] = set()  # a forked process would keep the lock of a parent that is gone
 
 
-def _let_go() -> None:
+def _close_in_fork() -> None:
     while _forked:
         os.close(_forked.pop())
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_close_in_fork)

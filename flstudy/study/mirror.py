@@ -26,15 +26,16 @@ from flstudy.remote import RemoteError, RemoteFolder
 from flstudy.study.folder import StudyFolder
 from flstudy.study.working_copy import AT_ONCE, WorkingCopy, is_content, stamp
 
-PINNED = ("list", "snapshots", "records", "models", "rest")
-"""The order in which files are pinned: files that a list or a snapshot refers to are pinned after it."""
-SENT = ("records", "models", "rest", "rows", "snapshots", "list")
+PIN_ORDER = ("list", "snapshots", "records", "models", "rest")
+"""The order in which kinds of files are pinned: files that a list or a snapshot refers to are pinned after it."""
+SEND_ORDER = ("records", "models", "rest", "rows", "snapshots", "list")
+"""The order in which kinds of files are sent: files that a list or a snapshot refers to are sent before it."""
 _LOOK_S = 0.5  # between two looks at the list of trials
 _LAST_S = 10.0  # for a bucket that is away to come back at the study's end
 _ATTEMPTS = 5  # to pin files while trials write
 
 
-class Pinned(NamedTuple):
+class PinnedFile(NamedTuple):
     """A file as it was at one moment."""
 
     stamp: list[int]
@@ -90,7 +91,7 @@ class BucketMirror:
         if self._thread.is_alive():
             self._thread.join()
         until = time.monotonic() + _LAST_S
-        while not self._stopped and not self._tried() and time.monotonic() < until:
+        while not self._stopped and not self._try_sending() and time.monotonic() < until:
             time.sleep(_LOOK_S)
         return self.lacks is None
 
@@ -102,10 +103,10 @@ class BucketMirror:
             with contextlib.suppress(FileNotFoundError):
                 now = stamp(self.folder.trials)
                 if (now != seen and not self._away) or time.monotonic() >= due:
-                    self._tried()
+                    self._try_sending()
                     seen, due = now, time.monotonic() + self.every_s
 
-    def _tried(self) -> bool:
+    def _try_sending(self) -> bool:
         """Send the changes, and return whether that succeeded.
 
         The user is told of a failure once; a lasting failure stops the study.
@@ -120,14 +121,14 @@ class BucketMirror:
             self.lacks = str(error)
             if isinstance(error, RemoteError) and error.lasting:
                 self._stopped = True
-                self.halt(f"{self.lacks}: mend it, then flstudy tune --resume {self.folder.called}")
+                self.halt(f"{self.lacks}: mend it, then flstudy tune --resume {self.folder.name_or_uri}")
             elif not self._away:
                 self._away = True
                 self.say(f"{self.lacks}: the study goes on, and the bucket gets the rest when it is back")
             return False
         if self._away:
             self._away = False
-            self.say(f"{self.folder.called} has all of the study again")
+            self.say(f"{self.folder.name_or_uri} has all of the study again")
         self.lacks = None
         return True
 
@@ -148,14 +149,14 @@ class BucketMirror:
             name, path = self.folder.name, str(self.folder.path)
             raise ConfigError(f"study {name} has another driver now, and what this one has done stays in", path)
         with tempfile.TemporaryDirectory(prefix=self._pins, dir=self.folder.path.parent) as place:
-            files = self._pinned(Path(place))
+            files = self._pin_all(Path(place))
             changed = {name for name, file in files.items() if file.content is not None}
             gone = [name for name in self._sent if name not in files]
             try:
                 self._begin_anew(changed)
                 with ThreadPoolExecutor(AT_ONCE) as side_by_side:
-                    for kind in SENT:
-                        names = [name for name in changed if sort_of(name) == kind]
+                    for kind in SEND_ORDER:
+                        names = [name for name in changed if file_kind(name) == kind]
                         list(side_by_side.map(lambda name: self._put(name, files[name]), names))
                     list(side_by_side.map(self._remove, gone))
             finally:
@@ -167,13 +168,13 @@ class BucketMirror:
 
         The new parts have the names of the old ones, and would mix with them.
         """
-        again = {name.split("/")[1] for name in changed if sort_of(name) == "records" and self._sent.get(name)}
+        again = {name.split("/")[1] for name in changed if file_kind(name) == "records" and self._sent.get(name)}
         for records in again:
             self._remove(f"snapshots/{records.removesuffix('.parquet')}.ckpt")
             for name in [name for name in self._sent if name.startswith(f"records/{records}/")]:
                 self._remove(name)
 
-    def _put(self, name: str, file: Pinned) -> None:
+    def _put(self, name: str, file: PinnedFile) -> None:
         assert self._remote is not None
         assert file.content is not None
         self._remote.write(name, file.content)
@@ -189,13 +190,13 @@ class BucketMirror:
 
     # ---- pinning -----------------------------------------------------------------------------------------------------
 
-    def _pinned(self, place: Path) -> dict[str, Pinned]:
-        """Pin the study's files in the order `PINNED`, and return them by name; only changed files have a content.
+    def _pin_all(self, place: Path) -> dict[str, PinnedFile]:
+        """Pin the study's files in the order `PIN_ORDER`, and return them by name; only changed files have a content.
 
         The order keeps the files consistent with each other.
         """
-        files: dict[str, Pinned] = {}
-        for kind in PINNED:
+        files: dict[str, PinnedFile] = {}
+        for kind in PIN_ORDER:
             for attempt in range(_ATTEMPTS):
                 links = place / f"{kind}-{attempt}"
                 links.mkdir()
@@ -204,7 +205,7 @@ class BucketMirror:
                     if kind == "snapshots" and any(
                         stamp(self.folder.path / name) != file.stamp
                         for name, file in pinned.items()
-                        if sort_of(name) == kind
+                        if file_kind(name) == kind
                     ):
                         continue  # rows that the new ones need may be missing
                     files |= pinned
@@ -212,10 +213,10 @@ class BucketMirror:
                 except FileNotFoundError:  # replaced or deleted this moment
                     continue
             else:  # the bucket keeps its files of this kind for now, and those that refer to them
-                unchanged = PINNED[: PINNED.index(kind) + 1]
+                unchanged = PIN_ORDER[: PIN_ORDER.index(kind) + 1]
                 files = {name: file for name, file in files.items() if pin_kind(name) not in unchanged}
                 files |= {
-                    name: Pinned(at, None) for name, at in self._sent.items() if at and pin_kind(name) in unchanged
+                    name: PinnedFile(at, None) for name, at in self._sent.items() if at and pin_kind(name) in unchanged
                 }
         return files
 
@@ -233,16 +234,16 @@ class BucketMirror:
             name = path.relative_to(root).as_posix()
             # `is_file` is silent about parts that were merged since they were listed; `stat` raises, and all are listed
             # again.
-            if is_content(name) and stat.S_ISREG(path.stat().st_mode) and (kind != "rest" or sort_of(name) == "rest"):
+            if is_content(name) and stat.S_ISREG(path.stat().st_mode) and (kind != "rest" or file_kind(name) == "rest"):
                 yield name, path
 
-    def _pin(self, name: str, path: Path, links: Path) -> Pinned:
+    def _pin(self, name: str, path: Path, links: Path) -> PinnedFile:
         now = stamp(path)
         if self._sent.get(name) == now:
-            return Pinned(now, None)
-        if sort_of(name) in ("list", "rest"):  # they may grow, or be written over
+            return PinnedFile(now, None)
+        if file_kind(name) in ("list", "rest"):  # they may grow, or be written over
             with path.open("rb") as file:
-                return Pinned(now, file.read(now[0]))
+                return PinnedFile(now, file.read(now[0]))
         link = links / f"{len(os.listdir(links))}"
         try:
             os.link(path, link)
@@ -250,20 +251,20 @@ class BucketMirror:
             raise
         except OSError:  # a disk without links
             shutil.copyfile(path, link)
-        return Pinned(now, link)
+        return PinnedFile(now, link)
 
 
 def pin_kind(name: str) -> str:
-    """Return the kind with which a file is pinned, one of `PINNED`."""
-    kind = sort_of(name)
+    """Return the kind with which a file is pinned, one of `PIN_ORDER`."""
+    kind = file_kind(name)
     return "snapshots" if kind == "rows" else kind
 
 
-def sort_of(name: str) -> str:
-    """Return the kind of a file, one of `SENT`."""
+def file_kind(name: str) -> str:
+    """Return the kind of a file, one of `SEND_ORDER`."""
     folder, deep, rest = name.partition("/")
     if not deep:
         return "list" if folder == "trials.jsonl" else "rest"
     if folder == "snapshots" and "/" in rest:
         return "rows"
-    return folder if folder in SENT else "rest"
+    return folder if folder in SEND_ORDER else "rest"

@@ -311,14 +311,14 @@ def _parts(path: Path) -> list[tuple[int, int | None, Path]]:
 
 
 def _seeds_of(part: Path) -> list[int]:
-    with _whole(part):
-        return [int(seed) for seed in json.loads(_checked(pq.read_schema(part), part)[_SEEDS])]
+    with _name_damaged_part(part):
+        return [int(seed) for seed in json.loads(_check_version(pq.read_schema(part), part)[_SEEDS])]
 
 
 def _read_part(part: Path) -> pa.Table:
-    with _whole(part):
+    with _name_damaged_part(part):
         table = pq.read_table(part, partitioning=None, page_checksum_verification=True)
-        _checked(table.schema, part)
+        _check_version(table.schema, part)
         if not table.schema.equals(record_schema([]), check_metadata=False):
             raise TypeError(f"columns {', '.join(table.schema.names)}")
         table.validate(full=True)
@@ -326,7 +326,7 @@ def _read_part(part: Path) -> pa.Table:
 
 
 @contextlib.contextmanager
-def _whole(part: Path) -> Iterator[None]:
+def _name_damaged_part(part: Path) -> Iterator[None]:
     """Raise Arrow's errors for a damaged file as one DamageError that names it."""
     try:
         yield
@@ -338,7 +338,7 @@ def _whole(part: Path) -> Iterator[None]:
         raise DamageError(f"{part} is damaged ({reason_of(error)})") from error
 
 
-def _checked(schema: pa.Schema, part: Path) -> Mapping[bytes, bytes]:
+def _check_version(schema: pa.Schema, part: Path) -> Mapping[bytes, bytes]:
     metadata = schema.metadata or {}
     version = metadata.get(_VERSION, b"none").decode()
     if version != str(VERSION):

@@ -21,23 +21,23 @@ def repair(folder: StudyFolder, trials: Iterable[Trial]) -> list[str]:
     for trial in trials:
         records = folder.records(trial.number)
         if not trial.is_over:
-            lost = begin_anew(records, folder.snapshot(trial.number))
-            if lost is not None:
-                sentences.append(f"trial {trial.number} starts anew: {lost}")
-        elif (lost := records_damage(records)) is not None:
-            sentences.append(without_curve(trial, lost))
+            damage = begin_anew(records, folder.snapshot(trial.number))
+            if damage is not None:
+                sentences.append(f"trial {trial.number} starts anew: {damage}")
+        elif (damage := records_damage(records)) is not None:
+            sentences.append(no_curve_message(trial, damage))
     return sentences
 
 
 def begin_anew(records: Path, snapshot: Path) -> str | None:
     """Remove a trial's files if it cannot go on from them; returns their damage, None where there is none."""
-    lost = records_damage(records) or (checkpoint_damage(snapshot) if snapshot.is_file() else None)
-    if lost is not None:
+    damage = records_damage(records) or (checkpoint_damage(snapshot) if snapshot.is_file() else None)
+    if damage is not None:
         snapshot.unlink(missing_ok=True)
         shutil.rmtree(records, ignore_errors=True)
-    return lost
+    return damage
 
 
-def without_curve(trial: Trial, lost: str) -> str:
+def no_curve_message(trial: Trial, damage: str) -> str:
     """Return a sentence about a trial that is over and whose records are damaged."""
-    return f"trial {trial.number} keeps its result but has no curve: {lost}"
+    return f"trial {trial.number} keeps its result but has no curve: {damage}"

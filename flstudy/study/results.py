@@ -26,7 +26,7 @@ from flstudy.study.best import BestTrial, best_trials, eligible, selection_metri
 from flstudy.study.damage import DamageError, reason_of
 from flstudy.study.folder import EARLIER_FORMAT, StudyFolder
 from flstudy.study.records import curve, read_records, records_damage, seeds_of, standard_errors
-from flstudy.study.repair import without_curve
+from flstudy.study.repair import no_curve_message
 from flstudy.study.trial import Trial
 from flstudy.user_error import UserError
 
@@ -41,7 +41,7 @@ class WorldEvent(NamedTuple):
 
     @property
     def session(self) -> bool:
-        """Return whether a session begins, rather than a drift."""
+        """True if a session begins, rather than a drift."""
         return self.label.startswith("session ")
 
 
@@ -164,10 +164,10 @@ class StudyResults:
             self._tables[trial.number] = read_records(self.folder.records(trial.number))
         return self._tables[trial.number]
 
-    def lost(self, trial: Trial) -> str | None:
+    def damage_of(self, trial: Trial) -> str | None:
         """Return a sentence about a trial whose records are damaged; None for others."""
         damage = records_damage(self.folder.records(trial.number))
-        return None if damage is None else without_curve(trial, damage)
+        return None if damage is None else no_curve_message(trial, damage)
 
     def curve(self, trial: Trial, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the rounds [T] and values [S, T] of one metric of a trial."""
@@ -227,9 +227,9 @@ def list_studies(home: str | os.PathLike[str]) -> list[dict[str, Any]]:
     read, and ``unreadable`` if anything else does, such as another format.
     """
     entries: list[dict[str, Any]] = []
-    paths = [folder.path for folder in StudyFolder.heads(str(home))] if is_uri(home) else Path(home).glob("*")
+    paths = [folder.path for folder in StudyFolder.remote_studies(str(home))] if is_uri(home) else Path(home).glob("*")
     folders = (path for path in paths if StudyFolder(path).is_study)
-    for path in sorted(folders, key=_written):
+    for path in sorted(folders, key=_time_written):
         try:
             entries.append(study_entry(load_study(path)))
         except Exception as error:  # whatever a folder holds: the other studies are listed
@@ -238,8 +238,8 @@ def list_studies(home: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return entries
 
 
-def _written(path: Path) -> float:
-    """Time at which a study's config was written."""
+def _time_written(path: Path) -> float:
+    """Return the time at which a study's config was written."""
     file = StudyFolder(path).config
     return (file if file.exists() else path).stat().st_mtime
 
@@ -256,7 +256,7 @@ def study_entry(results: StudyResults) -> dict[str, Any]:
         "trials": len(results.searched) if wanted is None else int(wanted),
         "counts": dict(results.counts()),
         "metric": results.selection_metric,
-        "best": best and {"trial": best.trial.number, "algorithm": best.trial.algorithm, "value": best.judged},
+        "best": best and {"trial": best.trial.number, "algorithm": best.trial.algorithm, "value": best.ranking_value},
         "damage": list(results.damage),
     }
 

@@ -39,7 +39,7 @@ def check_changes(folder: StudyFolder, changes: Mapping[str, Any], what: str) ->
     for key, value in changes.items():
         if key not in CHANGEABLE and not key.startswith(f"{ARMS}."):
             written = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
-            command = ["flstudy", "tune", str(folder.config), f"--{key}", written, "--import-from", folder.called]
+            command = ["flstudy", "tune", str(folder.config), f"--{key}", written, "--import-from", folder.name_or_uri]
             raise ConfigError(
                 f"{what}: a study goes on as it began; {key} cannot change: begin another one, which takes over the "
                 "trials that are the same",
@@ -59,11 +59,11 @@ def _more_trials(
         if name in study["arms"]:
             raise ConfigError(f"{what}: {ARMS}.{name} must be a new arm, and {folder.name} has one: give another name")
     if not study["arms"]:
-        begin = f"begin a study of several with --import-from {shlex.quote(folder.called)}"
+        begin = f"begin a study of several with --import-from {shlex.quote(folder.name_or_uri)}"
         raise ConfigError(f"{what}: {ARMS} must be added to a comparison, and {folder.name} has one method: {begin}")
     if study["allocation"] != "equal" or not study["trials"]:
         lacking = "study.allocation equal" if study["trials"] else "study.trials"
-        begin = f"begin another with --import-from {shlex.quote(folder.called)}"
+        begin = f"begin another with --import-from {shlex.quote(folder.name_or_uri)}"
         raise ConfigError(
             f"{what}: {ARMS} may be added where each has its share, and {folder.name} lacks {lacking}: {begin}"
         )
@@ -92,7 +92,7 @@ def load_study_config(
     Raises:
         ConfigError: as `flstudy.config.load`.
     """
-    find_modules(folder.path)
+    add_modules_to_path(folder.path)
     return load(folder.config, changes, options=options, command="tune", text=folder.read_config())
 
 
@@ -103,7 +103,7 @@ def modules_folder(folder: StudyFolder) -> str | None:
     return recorded if recorded is None or Path(recorded).is_dir() else str(Path.cwd())
 
 
-def find_modules(folder: Path) -> None:
+def add_modules_to_path(folder: Path) -> None:
     """Let a study's own classes be imported."""
     modules = modules_folder(StudyFolder(folder))
     if modules is not None and modules not in sys.path:

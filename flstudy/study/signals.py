@@ -13,7 +13,7 @@ SAVE = getattr(signal, "SIGUSR1", None)
 
 
 @contextlib.contextmanager
-def heeding(handlers: Mapping[int | None, Callable[[], None]]) -> Iterator[None]:
+def handle_signals(handlers: Mapping[int | None, Callable[[], None]]) -> Iterator[None]:
     """Handle signals for a while; outside the main thread, where no signals arrive, nothing is changed."""
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -31,6 +31,6 @@ def _call(handler: Callable[[], None], number: int, frame: FrameType | None) -> 
     handler()
 
 
-def as_ctrl_c() -> None:
+def raise_keyboard_interrupt() -> None:
     """Handle a signal as Ctrl-C."""
     raise KeyboardInterrupt

@@ -36,8 +36,10 @@ class Space:
     """Search space: domains by config key, shared by all arms or of one arm."""
 
     domains: Mapping[str, Domain]
-    own: Mapping[str, Mapping[str, Domain]] = field(default_factory=dict)
-    _made: dict[int, tuple["Config", list[tuple[dict[str, Any], "Config"]]]] = field(
+    """Domains that all arms share."""
+    arm_domains: Mapping[str, Mapping[str, Domain]] = field(default_factory=dict)
+    """Domains of single arms, by the arm's name; they replace shared ones."""
+    _candidates_by_config: dict[int, tuple["Config", list[tuple[dict[str, Any], "Config"]]]] = field(
         default_factory=dict, compare=False, repr=False
     )  # cache by the config's id; an entry keeps its config alive, so that no other object can get the id
 
@@ -68,7 +70,7 @@ class Space:
 
     def of(self, arm: Any) -> dict[str, Domain]:
         """Return the domains of an arm's trials, by its name."""
-        return {**self.domains, **(self.own.get(arm, {}) if isinstance(arm, str) else {})}
+        return {**self.domains, **(self.arm_domains.get(arm, {}) if isinstance(arm, str) else {})}
 
     def of_arm(self, arm: Any) -> "Space":
         """Return the space of an arm's trials alone."""
@@ -78,7 +80,7 @@ class Space:
         """Return one domain for each key: for numbers the range that holds those of all arms, for a choice all
         options."""
         joined = dict(self.domains)
-        for domains in self.own.values():
+        for domains in self.arm_domains.values():
             for key, domain in domains.items():
                 joined[key] = domain.joined(joined[key]) if key in joined else domain
         return joined
@@ -105,9 +107,9 @@ class Space:
 
     def candidates(self, config: "Config") -> list[tuple[dict[str, Any], "Config"]]:
         """Return every combination of the selectors, and its config; ConfigError for an invalid one."""
-        if id(config) not in self._made:
-            self._made[id(config)] = config, self._candidates(config)
-        return self._made[id(config)][1]
+        if id(config) not in self._candidates_by_config:
+            self._candidates_by_config[id(config)] = config, self._candidates(config)
+        return self._candidates_by_config[id(config)][1]
 
     def _candidates(self, config: "Config") -> list[tuple[dict[str, Any], "Config"]]:
         candidates: list[tuple[dict[str, Any], Config]] = [({}, config)]
@@ -118,7 +120,7 @@ class Space:
                     if (chosen, variant) not in grown:
                         grown.append((chosen, variant))
                     continue
-                with _naming(key):
+                with _name_in_errors(key):
                     grown.append(({**chosen, key: option}, config.variant({**chosen, key: option})))
             candidates = grown
         return candidates
@@ -132,9 +134,10 @@ class Space:
                 "[1e-3, 1]}}"
             )
         candidates = self.candidates(config)
-        if self.own and config.study.allocation != "equal":
+        if self.arm_domains and config.study.allocation != "equal":
+            arm = next(iter(self.arm_domains))
             raise ConfigError(
-                f"study.allocation must be equal where arms have ranges of their own, as {next(iter(self.own))} has, "
+                f"study.allocation must be equal where arms have ranges of their own, as {arm} has, "
                 f"got {config.study.allocation}: one search over all has one range for a key"
             )
         for key in self.widest():
@@ -157,7 +160,7 @@ class Space:
                     continue
                 seen.append(domain)
                 for value in domain.extremes():
-                    with _naming(key):
+                    with _name_in_errors(key):
                         variant.check_value(key, value)
         self._check_presets(config)
 
@@ -174,7 +177,7 @@ class Space:
                         f"{where}.{key} must lie in study.search's {domain}, got {value!r}: widen the search"
                     )
 
-    def outside(self, config: "Config") -> list[str]:
+    def outside_remarks(self, config: "Config") -> list[str]:
         """Return a sentence for each searched key whose own value in an algorithm's first trial lies outside the
         domains; null, which switches something off, is not reported."""
         lines = []
@@ -217,7 +220,7 @@ class Space:
         return points
 
 
-def keys_known(config: "Config") -> HasKey:
+def key_checker(config: "Config") -> HasKey:
     """Return a function that tells whether a config with some classes chosen has a key. Composing a config costs
     milliseconds, and there are only as many as combinations of class names: each is composed once."""
     configs: dict[str, Config] = {}
@@ -245,7 +248,7 @@ def nearest_key(key: str, keys: Iterable[str]) -> str | None:
 
 
 @contextlib.contextmanager
-def _naming(key: str) -> Iterator[None]:
+def _name_in_errors(key: str) -> Iterator[None]:
     """Prefix ConfigErrors with the searched key."""
     try:
         yield

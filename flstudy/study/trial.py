@@ -86,27 +86,27 @@ class Trial:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the trial has ended for good, and need not be run again."""
+        """True if the trial has ended for good, and need not be run again."""
         return self.status in OVER
 
     @property
     def is_broken(self) -> bool:
-        """Return whether the trial diverged or failed."""
+        """True if the trial diverged or failed."""
         return self.status in BROKEN
 
     @property
     def is_confirmation(self) -> bool:
-        """Return whether the trial trains a trial of the search again."""
+        """True if the trial trains a trial of the search again."""
         return self.stage == "confirm"
 
     @property
-    def proposed(self) -> int:
-        """How often the search proposed the configuration."""
+    def times_proposed(self) -> int:
+        """Number of times that the search proposed the configuration."""
         return 1 + len(self.repeats)
 
     @property
     def configuration(self) -> str:
-        """Text by which trials of one configuration are known."""
+        """Text that trials of one configuration share, and no others."""
         return configuration_of(self.overrides)
 
     @property
@@ -226,7 +226,7 @@ def read_lines(path: Path, damage: list[str] | None = None) -> list[Trial]:
     trials: dict[int, Trial] = {}
     for place, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            trial = _parsed(line)
+            trial = _parse_line(line)
         except (ValueError, TypeError, RecursionError, OverflowError) as error:
             if damage is not None:
                 damage.append(f"{path}, line {place}, is left out: it is no trial ({reason_of(error)})")
@@ -235,7 +235,7 @@ def read_lines(path: Path, damage: list[str] | None = None) -> list[Trial]:
     return [trials[number] for number in sorted(trials)]
 
 
-def _parsed(line: bytes) -> Trial:
+def _parse_line(line: bytes) -> Trial:
     text, separator, checksum = line.decode().rpartition(_CHECKSUM)
     if separator and checksum != f"{zlib.crc32(text.encode())}}}":
         raise UserError("its checksum is another")

@@ -101,7 +101,7 @@ class WorkingCopy:
     # ---- driving -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Hold the study's lease, with all files of the bucket copied here.
 
         Raises:
@@ -116,7 +116,7 @@ class WorkingCopy:
                 before, _ = lease.last()
                 stale = "token" not in memo or before not in mine
                 self.note(asked=lease.token, stale=stale or (memo.get("stale", False) and before == memo.get("asked")))
-                if lease_held.enter_context(lease.held(self.path.name)) != before:
+                if lease_held.enter_context(lease.hold(self.path.name)) != before:
                     self.note(stale=True)  # another one was faster, and is done
                 if self.memo()["stale"]:
                     self._pull(remote, lambda name: True)
@@ -180,7 +180,7 @@ class WorkingCopy:
                     raise
         for path in [*self.path.rglob("*")] if recursive else []:
             name = path.relative_to(self.path).as_posix()
-            if path.is_file() and name not in files and wanted(name) and is_content(name) and is_kept(name):
+            if path.is_file() and name not in files and wanted(name) and is_content(name) and follows_bucket(name):
                 path.unlink(missing_ok=True)
 
     def _fetch(self, remote: RemoteFolder, files: Mapping[str, RemoteFile]) -> None:
@@ -215,7 +215,6 @@ def is_content(name: str) -> bool:
     return parts[0] not in ("lock", "writer", "ray", LEASE, CLAIMS) and name != "snapshots/going"
 
 
-def is_kept(name: str) -> bool:
-    """Return whether a file is a record of the study, which is deleted here when the bucket lacks it, rather than a
-    report."""
+def follows_bucket(name: str) -> bool:
+    """Return whether a file of the study is deleted here when the bucket lacks it: all are, except for reports."""
     return PurePosixPath(name).parts[0] not in ("report", "best")

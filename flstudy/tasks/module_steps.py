@@ -20,7 +20,7 @@ Stage = Literal["training", "validation", "test", "predict"]
 CorrectBy = Literal["example_correct", "predict_step", "forward"]
 CORRECT_BY: tuple[CorrectBy, ...] = get_args(CorrectBy)
 """What may tell whether a module is right about an example, the first that it has."""
-MOST = 4096  # examples of a device that a step is given at once
+MOST_EXAMPLES = 4096  # of a device that a step is given at once
 STAGES: dict[str, Stage] = {"valid": "validation", "test": "test"}  # of a device's data
 
 
@@ -366,7 +366,7 @@ class OwnSteps:
         self.log.entries.clear()
         call(f"on_{stage}_start")
         call(f"on_{stage}_epoch_start")
-        for index, (batch, examples) in enumerate(parts_of(x, y, MOST, form)):
+        for index, (batch, examples) in enumerate(parts_of(x, y, MOST_EXAMPLES, form)):
             self.log.examples = examples
             call(f"on_{stage}_batch_start", batch, index)
             output = run_step(self.module, stage, batch, index)

@@ -17,7 +17,7 @@ from flstudy.process_state import PROCESS_STATE
 from flstudy.tasks.attention import mappable_attention
 from flstudy.tasks.findings import DROPOUT, UNDECLARED, TaskFindings, brief, failing, plain_findings, trained_parameters
 from flstudy.tasks.module_steps import (
-    MOST,
+    MOST_EXAMPLES,
     STAGES,
     CorrectBy,
     as_pair,
@@ -376,7 +376,7 @@ def names_logged(task_function: TaskFunction, x: Tensor, y: Tensor) -> dict[str,
             except NeedsExecutor:
                 return None
             except UserError:
-                names[split] = tuple(task_function.logged(named, split, *evenly_chosen(x, y, MOST)))
+                names[split] = tuple(task_function.logged(named, split, *evenly_chosen(x, y, MOST_EXAMPLES)))
     return names
 
 

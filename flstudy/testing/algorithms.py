@@ -14,11 +14,11 @@ from flstudy.controllers import Restart
 from flstudy.execution import Sequential, Vectorized
 from flstudy.execution.context import TrainingContext
 from flstudy.execution.local_objective import gradient
-from flstudy.execution.parts import Share, upload_sums
+from flstudy.execution.parts import RoundPart, upload_sums
 from flstudy.execution.programs import has_compiler
 from flstudy.execution.trees import take
 from flstudy.federation import FederatedRun, RunSettings
-from flstudy.federation.blocks import Collected
+from flstudy.federation.blocks import CollectedUploads
 from flstudy.hyper import init_arguments
 from flstudy.population import InMemory, Population, SuddenDrift
 from flstudy.run_settings import Compile
@@ -262,9 +262,10 @@ def sums_suffice(algorithm: Algorithm, run: FederatedRun, population: Population
     if algorithm.reads_each:
         return
     server, inbox, round_ = _received(algorithm, run, population)
-    collected, models = Collected(inbox.weights[None], inbox.model[None]), len(server.x) if server.x.dim() > 1 else 1
+    collected = CollectedUploads(inbox.weights[None], inbox.model[None])
+    models = len(server.x) if server.x.dim() > 1 else 1
     everybody = list(range(len(inbox.weights)))
-    for part in (Share(1, everybody[::2]), Share(1, everybody[1::2])):
+    for part in (RoundPart(1, everybody[::2]), RoundPart(1, everybody[1::2])):
         uploads, weights, model = part.of(pytree.tree_map(lambda leaf: leaf[None], tuple(inbox)))
         collected.add(part, upload_sums(uploads, weights, model, models))
     totals = take(collected.inbox(), 0)

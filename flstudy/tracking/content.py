@@ -213,7 +213,7 @@ def outcome(trials: Iterable[Trial], best: Sequence[BestTrial]) -> tuple[dict[st
     if best:
         trial = best[0].trial
         tags |= {"best.trial": str(trial.number), "best.algorithm": trial.algorithm, "best.run_id": str(trial.run_id)}
-    return tags, {f"best/{ranked.trial.algorithm}": ranked.judged for ranked in best}
+    return tags, {f"best/{ranked.trial.algorithm}": ranked.ranking_value for ranked in best}
 
 
 def concluded_note(
@@ -235,7 +235,7 @@ def concluded_note(
         trial, title = ranked.trial, f"{ranked.trial.number} {ranked.trial.algorithm}"
         link = f"[{title}](#/experiments/{experiment}/runs/{trial.run_id}?{_FRAME})" if trial.run_id else title
         judge = judged_by(trial.deployed, measured)
-        rows.append(f"| {place} | {trial.algorithm} | {ranked.judged:.4g} | {judge} | {link} |")
+        rows.append(f"| {place} | {trial.algorithm} | {ranked.ranking_value:.4g} | {judge} | {link} |")
     if not best:
         rows = ["No trial has done all its rounds within the constraints."]
     files = f"#/experiments/{experiment}/runs/{run}/artifacts/report"

@@ -167,13 +167,13 @@ class _Sync:
         if run is None:
             run = self._open(trial, parent, config)
         self._params(run, config.hyper_parameters() if config is not None else trial.overrides)
-        note = PendingNote(self.results.folder.sending(trial.number))
+        note = PendingNote(self.results.folder.metrics_batch_file(trial.number))
         delivery = MetricDelivery(self.store, run.info.run_id, run.data.metrics, note, self._attempt)
         path, rounds = self.results.folder.records(trial.number), trial.rounds
-        lost = self.results.lost(trial)
-        if lost is not None:
-            log.warning("%s", lost)
-        table = read_records(path) if path.is_dir() and lost is None else None
+        damage = self.results.damage_of(trial)
+        if damage is not None:
+            log.warning("%s", damage)
+        table = read_records(path) if path.is_dir() and damage is None else None
         if table is not None and table.num_rows:
             rounds = max(rounds, int(np.max(table["round"].to_numpy())))
             end = trial.ended or path.stat().st_mtime
@@ -198,7 +198,7 @@ class _Sync:
     def remark(self) -> None:
         """Say which metrics MLflow has by another name, and which it refuses."""
         for trial in self.results.trials:
-            if self.results.folder.records(trial.number).is_dir() and self.results.lost(trial) is None:
+            if self.results.folder.records(trial.number).is_dir() and self.results.damage_of(trial) is None:
                 table = self.results.records(trial)
                 metrics = TrialMetrics(self.decisive, seeds_of(table))
                 shown = {name for record in rounds_of(table) for name, _ in metrics.round_values(record.metrics)}
@@ -226,7 +226,7 @@ class _Sync:
             tags["study.trials"] = trials
         self._tags(run, tags)
         now, logged = int(1000 * (self.state.get("ended") or self.state.get("started") or 0)), run.data.metrics
-        note = PendingNote(results.folder.sending(None))
+        note = PendingNote(results.folder.metrics_batch_file(None))
         delivery = MetricDelivery(self.store, run.info.run_id, logged, note, self._attempt)
         changed = [MetricValue(*item, now, 0) for item in metrics.items() if logged.get(item[0]) != item[1]]
         self.delivery.counts["values"] += delivery.send(changed)

@@ -32,7 +32,7 @@ _SETTINGS_FRAME = 4
 _ANSWER_S = 60.0  # for the answer of a cluster that has greeted
 _NODE_S = 4.0  # for the connection to a node of this machine, where there is one
 _START_S = 60.0  # for `ray start`, of a cluster that has answered
-_SAYS = """
+_PROBE_SCRIPT = """
 import json, os, sys, threading
 address, seconds = sys.argv[1], float(sys.argv[2])
 def say(**what):
@@ -47,7 +47,7 @@ try:
 except BaseException as error:
     say(reason=f"{type(error).__name__}: {error}")
 """
-_HELD = """
+_NODE_SCRIPT = """
 import signal, subprocess, sys, threading
 node = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
 threading.Thread(target=lambda: (sys.stdin.read(), node.terminate()), daemon=True).start()
@@ -85,7 +85,7 @@ def check_answers(address: str) -> None:
     """Raise ConfigError where there is nobody at an address."""
     check_address(address)
     host = address.removeprefix("ray://")
-    if address != "auto" and (reason := unreachable(host)) is not None:
+    if address != "auto" and (reason := unreachable_reason(host)) is not None:
         raise ConfigError(f"nobody answers at {address} ({reason}): give the address that 'ray start --head' printed")
 
 
@@ -99,7 +99,7 @@ def check_token(address: str) -> None:
         )
 
 
-def found(address: str) -> ClusterPlace:
+def find_cluster(address: str) -> ClusterPlace:
     """Find the place of the cluster at an address.
 
     Raises:
@@ -109,7 +109,7 @@ def found(address: str) -> ClusterPlace:
     check_token(address)
     check_answers(address)
     if address == "auto":
-        answer = _said(address)
+        answer = _probe(address)
         if "head" not in answer:
             raise ConfigError(
                 f"{OPTION} auto needs a node of a Ray cluster on this machine, and none answers: give the cluster's "
@@ -117,7 +117,7 @@ def found(address: str) -> ClusterPlace:
             )
         place = ClusterPlace(answer["head"], inside=True)
     else:
-        place = _found_at(_head_behind(address) if address.startswith("ray://") else address)
+        place = _find_cluster_at(_head_of_client_server(address) if address.startswith("ray://") else address)
     if not is_loopback(place.head):
         check_token(place.head)
         if _lets_in_everybody(place.head):
@@ -128,16 +128,16 @@ def found(address: str) -> ClusterPlace:
     return place
 
 
-def _found_at(head: str) -> ClusterPlace:
+def _find_cluster_at(head: str) -> ClusterPlace:
     until = time.monotonic() + _ANSWER_S
-    with _status(head, os.environ) as asked:
-        answer = _said(head)
-        if "head" not in answer and (refusal := _refusal(head, asked, until)) is not None:
+    with _run_status(head, os.environ) as process:
+        answer = _probe(head)
+        if "head" not in answer and (refusal := _refusal(head, process, until)) is not None:
             raise refusal
     return ClusterPlace(head, inside="head" in answer)
 
 
-def unreachable(address: str) -> str | None:
+def unreachable_reason(address: str) -> str | None:
     """Return the reason why no server of Ray's kind is at a host and port; None where one is, which greets at once,
     however busy this machine is."""
     host, _, port = address.rpartition(":")
@@ -154,9 +154,9 @@ def unreachable(address: str) -> str | None:
     return None if greeted[3:4] == bytes([_SETTINGS_FRAME]) else "it is another kind of server"
 
 
-def _head_behind(address: str) -> str:
+def _head_of_client_server(address: str) -> str:
     """Return the address of the head that a Ray Client server belongs to."""
-    answer = _said(address)
+    answer = _probe(address)
     if "head" not in answer:
         reason = answer.get("reason", "no answer")
         install = ": pip install 'ray[client]', or" if "grpc" in reason or "ImportError" in reason else ":"
@@ -164,7 +164,7 @@ def _head_behind(address: str) -> str:
             f"{address} is no Ray Client server ({on_a_line(reason, 80)}){install} give HOST:PORT of the head"
         )
     head: str = answer["head"]
-    if (reason := unreachable(head)) is not None:
+    if (reason := unreachable_reason(head)) is not None:
         raise ConfigError(
             f"the head behind {address} is {head}, which cannot be reached from here ({reason}), so that this machine "
             "cannot be a node: run the study on the cluster, 'ray job submit -- flstudy tune ...', with a study.folder "
@@ -173,12 +173,13 @@ def _head_behind(address: str) -> str:
     return head
 
 
-def _said(address: str) -> dict[str, Any]:
+def _probe(address: str) -> dict[str, Any]:
     """Return the answer of a process that connects to an address as a driver does.
 
     Its key is ``head``, ``outside`` where this machine has no node, or ``reason``; it is empty where none came.
     """
-    command = [sys.executable, "-c", _SAYS, address, str(_NODE_S if not address.startswith("ray://") else _ANSWER_S)]
+    seconds = _ANSWER_S if address.startswith("ray://") else _NODE_S
+    command = [sys.executable, "-c", _PROBE_SCRIPT, address, str(seconds)]
     hidden = (VARIABLE, "RAY_JOB_CONFIG_JSON_ENV_VAR")  # else it would be a part of the job that this process is
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     try:
@@ -197,31 +198,31 @@ def ray_command() -> str:
 
 
 @contextlib.contextmanager
-def _status(head: str, environment: Any) -> Iterator["subprocess.Popen[str]"]:
+def _run_status(head: str, environment: Any) -> Iterator["subprocess.Popen[str]"]:
     """Run `ray status`, which needs no node on this machine, beside the block."""
     command = [ray_command(), "status", f"--address={head}"]
-    started = subprocess.Popen(
+    process = subprocess.Popen(
         command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
-        yield started
+        yield process
     finally:
-        started.kill()
-        started.communicate()
+        process.kill()
+        process.communicate()
 
 
-def _refusal(head: str, asked: "subprocess.Popen[str]", until: float) -> ConfigError | None:
+def _refusal(head: str, process: "subprocess.Popen[str]", until: float) -> ConfigError | None:
     """Return the error that says why `ray status` was refused; None where it was answered."""
     try:
-        output = asked.communicate(timeout=max(0.1, until - time.monotonic()))[0]
+        output = process.communicate(timeout=max(0.1, until - time.monotonic()))[0]
     except subprocess.TimeoutExpired:
         return ConfigError(f"what listens at {head} does not answer as a Ray cluster: give the address of its head")
-    if asked.returncode == 0:
+    if process.returncode == 0:
         return None
-    return ConfigError(sentence(head, output))
+    return ConfigError(join_refusal(head, output))
 
 
-def sentence(head: str, output: str) -> str:
+def join_refusal(head: str, output: str) -> str:
     """Return one sentence on why a cluster cannot be joined, from Ray's pages of output."""
     versions = re.findall(r"^ +(Ray|Python): (\S+)", output, re.MULTILINE)
     if "Version mismatch" in output and len(versions) == 4:
@@ -236,16 +237,16 @@ def sentence(head: str, output: str) -> str:
 def _lets_in_everybody(head: str) -> bool:
     """Return whether a cluster answers without a token; a driver in mode token joins such a one without a word."""
     stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
-    with _status(head, {**stranger, "RAY_AUTH_MODE": "disabled"}) as asked:
+    with _run_status(head, {**stranger, "RAY_AUTH_MODE": "disabled"}) as process:
         try:
-            asked.communicate(timeout=_START_S)
+            process.communicate(timeout=_START_S)
         except subprocess.TimeoutExpired:
             return False
-        return asked.returncode == 0
+        return process.returncode == 0
 
 
 @contextlib.contextmanager
-def reached(place: ClusterPlace) -> Iterator[None]:
+def join_as_node(place: ClusterPlace) -> Iterator[None]:
     """Make this machine a node of the cluster for the time of the block, unless it is a node already.
 
     Raises:
@@ -255,17 +256,17 @@ def reached(place: ClusterPlace) -> Iterator[None]:
         yield
         return
     command = [ray_command(), "start", f"--address={place.head}", "--num-cpus=0", "--num-gpus=0"]
-    with _held([*command, "--disable-usage-stats", "--block"], place.head):
+    with _run_node([*command, "--disable-usage-stats", "--block"], place.head):
         yield
 
 
 @contextlib.contextmanager
-def _held(command: Sequence[str], head: str) -> Iterator[None]:
+def _run_node(command: Sequence[str], head: str) -> Iterator[None]:
     """Run `ray start` for the time of the block; it ends with this process, too."""
     environment = os.environ | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nothing runs there but the writer
     with tempfile.TemporaryFile("a+") as log:
         holder = subprocess.Popen(
-            [sys.executable, "-c", _HELD, *command],
+            [sys.executable, "-c", _NODE_SCRIPT, *command],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=log,
@@ -276,7 +277,7 @@ def _held(command: Sequence[str], head: str) -> Iterator[None]:
             until = time.monotonic() + _START_S
             while "Ray runtime started" not in (output := _read(log)):
                 if holder.poll() is not None:
-                    raise ConfigError(sentence(head, output))
+                    raise ConfigError(join_refusal(head, output))
                 if time.monotonic() > until:
                     raise ConfigError(f"{' '.join(command[1:])!r} did not end within {_START_S:g} s: try it by hand")
                 time.sleep(0.1)

@@ -8,7 +8,7 @@ from flstudy.config import ConfigError
 from flstudy.config.registry import import_class
 
 
-def own_class(key: str, path: str, base: type, arguments: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
+def build_user_object(key: str, path: str, base: type, arguments: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
     """Return an object of the class at a path.
 
     Args:

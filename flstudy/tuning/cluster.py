@@ -29,7 +29,7 @@ from flstudy.execution.local_ray import (
     start_local_ray,
 )
 from flstudy.tuning import nodes, own_files
-from flstudy.tuning.address import ClusterPlace, check_answers, cluster_address, found, reached
+from flstudy.tuning.address import ClusterPlace, check_answers, cluster_address, find_cluster, join_as_node
 from flstudy.tuning.resources import check_fit, check_local, refuse_none, trials_that_fit
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ _SETTINGS = {
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_GLOBAL_CHECKPOINT_S": "60",
 }
-_ahead: "concurrent.futures.Future[Path | ClusterPlace] | None" = None
+_started_ahead: "concurrent.futures.Future[Path | ClusterPlace] | None" = None
 """The local Ray that starts, or the way to a cluster that is looked for, while the command line imports."""
 
 
-class Own(NamedTuple):
+class UserModules(NamedTuple):
     """The user's own modules.
 
     Attributes:
@@ -69,7 +69,7 @@ class Own(NamedTuple):
 
 
 @contextlib.contextmanager
-def ahead(resources: "Resources") -> Iterator[None]:
+def start_ray_ahead(resources: "Resources") -> Iterator[None]:
     """Start a local Ray, or look for the cluster at the user's address, in the background while the block runs.
 
     `cluster` takes over the result; a local Ray that no study has taken is shut down when the block ends.
@@ -77,21 +77,21 @@ def ahead(resources: "Resources") -> Iterator[None]:
     Raises:
         ConfigError: where nobody answers at that address.
     """
-    global _ahead
+    global _started_ahead
     if "ray" in sys.modules:
         yield
         return
-    with _refusing():
+    with _convert_value_errors():
         check_ray_version()
     address = cluster_address()
     if address is not None:
         check_answers(address)
     with concurrent.futures.ThreadPoolExecutor(1) as aside:
-        _ahead = aside.submit(_start, resources) if address is None else aside.submit(found, address)
+        _started_ahead = aside.submit(_start, resources) if address is None else aside.submit(find_cluster, address)
         try:
             yield
         finally:
-            started, _ahead = _ahead, None
+            started, _started_ahead = _started_ahead, None
             if started is not None and address is None:  # nobody wanted it
                 with contextlib.suppress(Exception), owned_session(Path(str(started.result()))):
                     import ray
@@ -101,9 +101,9 @@ def ahead(resources: "Resources") -> Iterator[None]:
 
 @contextlib.contextmanager
 def cluster(
-    resources: "Resources", modules: Own | None = None, say: Callable[[str], None] = lambda line: None
+    resources: "Resources", modules: UserModules | None = None, say: Callable[[str], None] = lambda line: None
 ) -> Iterator[None]:
-    """Quiet Ray for a study: the cluster at the user's address, or a local one that ends with the study.
+    """Run a quiet Ray for a study: the cluster at the user's address, or a local one that ends with the study.
 
     Args:
         resources: of a trial.
@@ -114,29 +114,29 @@ def cluster(
         ConfigError: in one sentence, for a cluster that cannot be joined, nodes that cannot take trials, and resources
             that no node has.
     """
-    global _ahead
-    started, _ahead = _ahead, None
+    global _started_ahead
+    started, _started_ahead = _started_ahead, None
     ready: Any = None if started is None else started.result()
     _prepare()
     import ray
 
-    mine, address, ending = ready is not None or not ray.is_initialized(), cluster_address(), contextlib.ExitStack()
+    owns_ray, address, ending = ready is not None or not ray.is_initialized(), cluster_address(), contextlib.ExitStack()
     with ending:
-        if mine:
-            with _refusing():
+        if owns_ray:
+            with _convert_value_errors():
                 check_ray_version()
             if address is None:
                 ending.enter_context(owned_session(ready or _start(resources)))
             else:
-                place = ready or found(address)
-                ending.enter_context(reached(place))
-                _join(place, address, resources, modules or Own("", ()))
+                place = ready or find_cluster(address)
+                ending.enter_context(join_as_node(place))
+                _join(place, address, resources, modules or UserModules("", ()))
             ending.callback(ray.shutdown)
         logging.getLogger("ray").setLevel(logging.CRITICAL)
-        check_fit(resources, [node.resources for node in nodes.alive()], say)
-        if mine and address is not None and modules is not None:
+        check_fit(resources, [node.resources for node in nodes.alive_nodes()], say)
+        if owns_ray and address is not None and modules is not None:
             nodes.check_nodes(modules.modules, [modules.folder], say)
-        with contextlib.redirect_stdout(_WithoutRay(sys.stdout)) if mine else contextlib.nullcontext():
+        with contextlib.redirect_stdout(_WithoutRay(sys.stdout)) if owns_ray else contextlib.nullcontext():
             yield
 
 
@@ -150,12 +150,12 @@ def _prepare() -> None:
 def _start(resources: "Resources") -> Path:
     """Start a local Ray for a study; returns the folder of its own files."""
     _prepare()
-    with _refusing():
+    with _convert_value_errors():
         return start_local_ray(worker_settings(resources))
 
 
 @contextlib.contextmanager
-def _refusing() -> Iterator[None]:
+def _convert_value_errors() -> Iterator[None]:
     """Turn the ValueError for a Ray that is refused into a ConfigError, which the user can mend."""
     try:
         yield
@@ -175,15 +175,15 @@ def worker_settings(resources: "Resources") -> dict[str, str]:
     return settings | {name: value for name, value in os.environ.items() if name == IMPORT_ONLY}
 
 
-def _join(place: ClusterPlace, address: str, resources: "Resources", modules: Own) -> None:
+def _join(place: ClusterPlace, address: str, resources: "Resources", modules: UserModules) -> None:
     """Connect to a cluster, with the user's own files in its runtime environment."""
     import ray
 
     environment: dict[str, Any] = {"env_vars": worker_settings(resources)}
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if own_files.lie_in(Path(modules.folder), modules.modules):
-            environment["py_modules"] = [str(own_files.collected(Path(modules.folder), Path(scratch)))]
+        if own_files.any_imported_from(Path(modules.folder), modules.modules):
+            environment["py_modules"] = [str(own_files.collect_files(Path(modules.folder), Path(scratch)))]
         try:
             ray.init(place.head, runtime_env=environment, **QUIET)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
@@ -215,8 +215,11 @@ def store_variables() -> dict[str, str]:
 
 @contextlib.contextmanager
 def s3_keys_in_a_file() -> Iterator[None]:
-    """Keep this process's keys of S3 in a file that only its user reads and that is gone with it, in the place of its
-    environment: Ray Tune hands those of the environment to the workers of every node, where Ray logs them."""
+    """Keep this process's keys of S3 in a file in place of its environment.
+
+    Only its user reads that file, which is gone with the process. Ray Tune hands keys in the environment to the workers
+    of every node, where Ray logs them.
+    """
     keys = {name: os.environ[name] for name in _S3_KEYS if name in os.environ}
     if not keys or not joins_cluster() or not hasattr(os, "memfd_create"):
         yield
@@ -236,16 +239,19 @@ def s3_keys_in_a_file() -> Iterator[None]:
         os.close(file)
 
 
-def room(resources: "Resources") -> int:
-    """Return the number of trials that may be started side by side now: one at least, and on a cluster one more than
+def max_concurrent_trials(resources: "Resources") -> int:
+    """Return the largest number of trials that may run side by side now: at least one, and on a cluster one more than
     fit."""
-    fits = trials_that_fit(resources, [node.resources for node in nodes.alive()])
+    fits = trials_that_fit(resources, [node.resources for node in nodes.alive_nodes()])
     return max(1, fits + joins_cluster())  # one that waits makes a cluster grow that can
 
 
 @contextlib.contextmanager
-def starting(trials: int) -> Iterator[None]:
-    """Let Tune start so many workers at once: with a searcher it starts one, waits for it, and starts the next."""
+def set_max_pending_trials(trials: int) -> Iterator[None]:
+    """Let Tune start this many workers at once while the block runs.
+
+    By default, with a searcher, it starts one worker, waits for it, and starts the next.
+    """
     name = "TUNE_MAX_PENDING_TRIALS_PG"
     before = os.environ.get(name)
     os.environ[name] = before or str(trials)
@@ -263,7 +269,7 @@ def check_resources(resources: "Resources") -> None:
     import ray
 
     if not ray.is_initialized() and not joins_cluster():
-        with _refusing():
+        with _convert_value_errors():
             check_sockets()
         import torch
 

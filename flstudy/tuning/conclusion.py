@@ -50,7 +50,7 @@ class StudyResult:
         return {
             "study": self.name,
             "folder": str(self.folder.path),
-            **({} if self.mirror is None else {"uri": self.folder.called, "mirrored": self.mirror.lacks is None}),
+            **({} if self.mirror is None else {"uri": self.folder.name_or_uri, "mirrored": self.mirror.lacks is None}),
             "run_id": self.run.run_id,
             "interrupted": self.interrupted,
             "stopped": self.hopeless,
@@ -59,7 +59,7 @@ class StudyResult:
             "best": {
                 winner.trial.algorithm: {
                     **winner.trial.to_json(),
-                    "value": winner.judged,
+                    "value": winner.ranking_value,
                     "confirmation": None if winner.confirmation is None else winner.confirmation.number,
                 }
                 for winner in self.best
@@ -79,7 +79,7 @@ def conclude(searched: SearchedStudy, *, report: bool) -> StudyResult:
     table.close(complete=not stop_signal.is_sent)  # when no worker can have the last word any more
     left = stop_signal.is_sent or any(trial.status is Status.INTERRUPTED for trial in table.trials)
     stop_signal.send()  # its file goes with the study
-    table.spare(lambda: folder.write_state("failed" if table.failed else "interrupted" if left else "finished"))
+    table.try_writing(lambda: folder.write_state("failed" if table.failed else "interrupted" if left else "finished"))
     run = searched.study.run
     result = StudyResult(folder, table.trials, table.best, run, left, table.hopeless, table.failed)
     result.mirror = searched.mirror
@@ -96,12 +96,12 @@ def conclude(searched: SearchedStudy, *, report: bool) -> StudyResult:
     if not result.delivered and (result.failed or not result.hopeless):
         console.print(f"MLflow is away: deliver later with [bold]flstudy sync {folder.name}[/bold]", highlight=False)
     if report:
-        _report(result, searched.study.plan.config, console)
-    _mirrored(result, console)
+        _write_report(result, searched.study.plan.config, console)
+    _finish_mirror(result, console)
     return result
 
 
-def _report(result: StudyResult, config: "Config", console: Console) -> None:
+def _write_report(result: StudyResult, config: "Config", console: Console) -> None:
     try:
         result.folder.write_events(config.events())
         result.report = write_report(result.folder.path)
@@ -113,16 +113,17 @@ def _report(result: StudyResult, config: "Config", console: Console) -> None:
         if denied is None:
             raise
         if result.hopeless is None:
-            result.hopeless = f"{denied}: {remedy(denied)}, then flstudy report {result.folder.called}"
+            result.hopeless = f"{denied}: {remedy(denied)}, then flstudy report {result.folder.name_or_uri}"
             console.print(f"there is no report: {result.hopeless}", highlight=False, markup=False)
 
 
-def _mirrored(result: StudyResult, console: Console) -> None:
+def _finish_mirror(result: StudyResult, console: Console) -> None:
     """Send the rest of a study by URI to its bucket."""
     if result.mirror is not None and not result.mirror.finish():
+        uri = result.folder.name_or_uri
         console.print(
-            f"{result.folder.called} has not all of the study, which is in {result.folder.path}: deliver it later with "
-            f"flstudy sync {result.folder.called}",
+            f"{uri} has not all of the study, which is in {result.folder.path}: deliver it later with "
+            f"flstudy sync {uri}",
             highlight=False,
             markup=False,
             soft_wrap=True,

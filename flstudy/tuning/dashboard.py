@@ -66,7 +66,7 @@ def serve_dashboard(folder: StudyFolder, port: int = PORT) -> None:
 def storage_of(results: StudyResults) -> BaseStorage:
     """Return a study's history in Optuna's form: the whole study, and each method's part where there are several."""
     folder = results.folder
-    if folder.busy() is not None and folder.journal.is_file():
+    if folder.busy_message() is not None and folder.journal.is_file():
         return JournalStorage(JournalReader(folder.journal))
     storage, domains = InMemoryStorage(), Space.of_study(results.section).widest()
     names = list(dict.fromkeys(trial.algorithm for trial in results.searched))

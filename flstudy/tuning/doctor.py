@@ -19,7 +19,7 @@ from flstudy.config import ConfigError, Resources
 WIDTH = 80  # columns
 _NAME = 14  # columns of a check's name
 _PACKAGES = ("lightning", "ray", "optuna", "mlflow", "pyarrow")
-_ROOM = 2**30  # bytes that a study may need of a disk, at the very least
+_LEAST_FREE = 2**30  # bytes that a study may need of a disk, at the very least
 _APART_S = 5.0  # difference of clocks that is allowed: times of MLflow and of the trials' list are compared
 
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         check_address(args.address)
         os.environ[VARIABLE] = args.address
     findings = []
-    for finding in examined(args.store, args.folder):
+    for finding in examine(args.store, args.folder):
         findings.append(finding)
         if not args.json:
             print(*finding.lines(), sep="\n", flush=True)
@@ -63,23 +63,23 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if all(finding.good for finding in findings) else 1
 
 
-def examined(store: str | None, folder: str) -> Iterator[Finding]:
+def examine(store: str | None, folder: str) -> Iterator[Finding]:
     """Yield all findings, one by one as checks end.
 
     Args:
         store: MLflow's URI; None is the default one.
         folder: where studies go, by path or URI.
     """
-    yield from (_python(), _packages(), *_attempted("torch", _torch), _compiler())
-    yield from _attempted("folder", lambda: _folder(folder))
-    yield from _attempted("store", lambda: _store(store))
+    yield from (_python(), _packages(), *_attempt("torch", _torch), _compiler())
+    yield from _attempt("folder", lambda: _folder(folder))
+    yield from _attempt("store", lambda: _store(store))
     try:
         yield from _cluster()
     except ConfigError as error:
         yield Finding("Ray", False, str(error))
 
 
-def _attempted(check: str, look: Callable[[], Finding]) -> Iterator[Finding]:
+def _attempt(check: str, look: Callable[[], Finding]) -> Iterator[Finding]:
     """Yield the finding of a check, or the error that the check raised."""
     try:
         yield look()
@@ -128,7 +128,8 @@ def _folder(folder: str) -> Finding:
     free = shutil.disk_usage(place).free
     if not os.access(place, os.W_OK):
         return Finding("folder", False, f"{place} cannot be written: mend it, or give another --folder")
-    return Finding("folder", free > _ROOM, f"{_gib(free)} free for {folder}{_unless(free > _ROOM, 'free more')}")
+    enough = free > _LEAST_FREE
+    return Finding("folder", enough, f"{_gib(free)} free for {folder}{_unless(enough, 'free more')}")
 
 
 def _bucket(uri: str) -> Finding:
@@ -149,13 +150,13 @@ def _cluster() -> Iterator[Finding]:
     """Yield the findings on Ray and its nodes."""
     from flstudy.tuning.address import cluster_address
     from flstudy.tuning.cluster import cluster
-    from flstudy.tuning.nodes import asked_nodes
+    from flstudy.tuning.nodes import ask_nodes
 
     address = cluster_address()
     with cluster(Resources(cpu=0.0)):
         door = "a Ray of this machine, which nobody else reaches" if address is None else f"the cluster at {address}"
         yield Finding("Ray", True, f"{door}, asks for a token" if os.environ.get("RAY_AUTH_MODE") else door)
-        for node in sorted(asked_nodes(), key=lambda node: node.address):
+        for node in sorted(ask_nodes(), key=lambda node: node.address):
             has = node.resources
             summary = f"{has.get('CPU', 0):g} cores, {has.get('GPU', 0):g} GPUs, {_gib(has.get('memory', 0))}"
             if node.wrong is not None:
@@ -164,7 +165,7 @@ def _cluster() -> Iterator[Finding]:
             free, apart = node.facts["free"], node.facts["apart"]
             bad = [
                 *(["it has no C++ compiler: install g++"] if node.facts["compiler"] is None else []),
-                *([f"{_gib(free)} of disk are free: free more"] if free < _ROOM else []),
+                *([f"{_gib(free)} of disk are free: free more"] if free < _LEAST_FREE else []),
                 *([f"its clock differs by {apart:.0f} s: run a time service"] if apart > _APART_S else []),
             ]
             same = "same versions, clock within 5 s"

@@ -11,20 +11,20 @@ from rich.console import Console
 
 from flstudy.reporting.report import terminal
 from flstudy.study import Status
-from flstudy.study.signals import as_ctrl_c, heeding
-from flstudy.tuning.cluster import Own, cluster, s3_keys_in_a_file
+from flstudy.study.signals import handle_signals, raise_keyboard_interrupt
+from flstudy.tuning.cluster import UserModules, cluster, s3_keys_in_a_file
 from flstudy.tuning.conclusion import StudyResult, conclude
-from flstudy.tuning.opening import open_study, store_opening
-from flstudy.tuning.own_files import own_modules
+from flstudy.tuning.opening import open_store_in_background, open_study
+from flstudy.tuning.own_files import named_user_modules
 from flstudy.tuning.plan import plan_study
 from flstudy.tuning.searching import search
-from flstudy.tuning.shortage import refusing
+from flstudy.tuning.shortage import refuse_shortage
 
 if TYPE_CHECKING:
     from flstudy.config import Config
 
 
-@heeding({signal.SIGTERM: as_ctrl_c})
+@handle_signals({signal.SIGTERM: raise_keyboard_interrupt})
 def carry_out(
     config: "Config",
     console: Console | None = None,
@@ -50,10 +50,11 @@ def carry_out(
     """
     with contextlib.ExitStack() as claims:
         claims.enter_context(s3_keys_in_a_file())  # before any client of S3 is made
-        with refusing():
+        with refuse_shortage():
             plan = plan_study(config, console or Console(), resume, claims, quiet=quiet)
-            store, user_modules = store_opening(plan.store), Own(plan.modules, own_modules(config.whole_study()))
-            with cluster(config.study.resources, user_modules, plan.say):
+            store = open_store_in_background(plan.store)
+            modules = UserModules(plan.modules, named_user_modules(config.whole_study()))
+            with cluster(config.study.resources, modules, plan.say):
                 searched = search(open_study(plan, store, claims, import_from=import_from), claims)
         return conclude(searched, report=report)
 
@@ -90,6 +91,6 @@ def run_study(
             )
         result.report.print(console)
         if result.interrupted:
-            going_on = f"Go on with it: [bold]flstudy tune --resume {result.folder.called}[/bold]"
+            going_on = f"Go on with it: [bold]flstudy tune --resume {result.folder.name_or_uri}[/bold]"
             console.print(going_on, highlight=False, soft_wrap=True)  # to be copied in one piece
     return 0 if result.hopeless is None and any(t.status is Status.FINISHED for t in result.trials) else 1

@@ -51,18 +51,18 @@ class TrialFiles:
 
     @property
     def keeps_states(self) -> bool:
-        """Return whether the trial can go on from a snapshot."""
+        """True if the trial can go on from a snapshot."""
         return self._records is not None and self._snapshot is not None
 
     def begin(self, seeds: Sequence[int]) -> tuple[RoundBuffer | None, Path | None, str | None]:
         """Return the buffer for rounds, the state to go on from, and the damage for which the trial starts anew."""
         if self._records is None:
             return None, None, None
-        lost = begin_anew(self._records, self._snapshot) if self._snapshot is not None else None
+        damage = begin_anew(self._records, self._snapshot) if self._snapshot is not None else None
         state = self._snapshot if self._snapshot is not None and self._snapshot.is_file() else None
-        return RecordWriter(self._records, seeds), state, lost
+        return RecordWriter(self._records, seeds), state, damage
 
-    def earlier(self) -> Iterable[RecordedRound]:
+    def earlier_rounds(self) -> Iterable[RecordedRound]:
         """Return all rounds that are kept."""
         assert self._records is not None
         return rounds_of(read_records(self._records))

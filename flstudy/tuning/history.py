@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,21 +10,18 @@ from flstudy.study import StudyFolder, Trial
 from flstudy.study.records import curve, metric_names, read_records, records_damage
 from flstudy.tuning.proposals import Proposal, proposal_of
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True, eq=False)  # Ray keeps trials as keys
-class History:
+class PastTrial:
     """A trial of an earlier start of the study, or of another study, as Ray's schedulers see trials."""
 
     trial_id: str
     config: Proposal
-    reported: Sequence[tuple[int, float]]  # (round, objective), rounds ascending
+    reports: Sequence[tuple[int, float]]  # (round, objective), rounds ascending
     over: bool = True
 
 
-def read_history(folder: StudyFolder, trials: Sequence[Trial], metric: str) -> list[History]:
+def read_history(folder: StudyFolder, trials: Sequence[Trial], metric: str) -> list[PastTrial]:
     """Return the trials with their reports of the objective, read from their records.
 
     A trial that is over has all its reports. A trial that goes on has those up to its snapshot: it will make the later
@@ -45,7 +41,7 @@ def read_history(folder: StudyFolder, trials: Sequence[Trial], metric: str) -> l
         if trial.is_over and trial.rounds and np.isfinite(trial.objective):
             reported[trial.rounds] = trial.objective
         if trial.is_over or reported:
-            past = History(f"past-{trial.number}", proposal_of(trial), sorted(reported.items()), trial.is_over)
+            past = PastTrial(f"past-{trial.number}", proposal_of(trial), sorted(reported.items()), trial.is_over)
             histories.append(past)
     return histories
 

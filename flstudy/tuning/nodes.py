@@ -72,7 +72,7 @@ def facts_function() -> Callable[[Sequence[str], Sequence[str]], dict[str, Any]]
         failed = []
         for name in modules:
             try:
-                importlib.import_module("flstudy.tuning.own_files").importable(folders)
+                importlib.import_module("flstudy.tuning.own_files").make_importable(folders)
                 importlib.import_module(name)
             except (Exception, SystemExit) as error:
                 failed.append(f"{name}: {type(error).__name__}: {error}")
@@ -87,7 +87,7 @@ def facts_function() -> Callable[[Sequence[str], Sequence[str]], dict[str, Any]]
     return facts_here
 
 
-def alive() -> list[Node]:
+def alive_nodes() -> list[Node]:
     """Return the cluster's nodes; those that have left are not among them."""
     import ray
 
@@ -98,7 +98,7 @@ def alive() -> list[Node]:
     ]
 
 
-def asked_nodes(
+def ask_nodes(
     modules: Sequence[str] = (), folders: Sequence[str] = (), say: Callable[[str], None] = lambda line: None
 ) -> Iterator[Node]:
     """Yield the nodes with their facts, one by one as they answer.
@@ -113,7 +113,7 @@ def asked_nodes(
 
     tell: Any = ray.remote(num_cpus=0, max_retries=0)(facts_function())
     answers, sent = [], time.time()
-    for node in alive():
+    for node in alive_nodes():
         affinity = NodeAffinitySchedulingStrategy(node.id, soft=False)
         answers.append((node, tell.options(scheduling_strategy=affinity).remote(modules, folders)))
     began, waiting = time.monotonic(), {answer: node for node, answer in answers}
@@ -122,7 +122,7 @@ def asked_nodes(
             ready, _ = ray.wait([*waiting], timeout=max(0.0, began + limit - time.monotonic()))
             if not ready:
                 break
-            node, received = _answered(waiting.pop(ready[0]), ready[0]), time.time()
+            node, received = _take_answer(waiting.pop(ready[0]), ready[0]), time.time()
             if node.facts:  # the least by which the clocks differ
                 clock = node.facts["clock"]
                 node.facts["apart"] = max(0.0, sent - clock, clock - received)
@@ -134,7 +134,7 @@ def asked_nodes(
         yield node._replace(wrong=f"it did not answer within {_ANSWER_S:g} s")
 
 
-def _answered(node: Node, answer: Any) -> Node:
+def _take_answer(node: Node, answer: Any) -> Node:
     import ray
 
     try:
@@ -158,7 +158,7 @@ def check_nodes(modules: Sequence[str], folders: Sequence[str], say: Callable[[s
     Raises:
         ConfigError: names the first node that has other versions or cannot import the user's modules.
     """
-    for node in asked_nodes(modules, folders, say):
+    for node in ask_nodes(modules, folders, say):
         if node.wrong is not None and node.facts:
             raise ConfigError(
                 f"node {node.address} of the cluster cannot take trials: {node.wrong}: install the same there, or "
@@ -186,7 +186,7 @@ def takes_trials(address: str) -> bool:
 
 
 @contextlib.contextmanager
-def watched_nodes(hear: Callable[[list[str]], None]) -> Iterator[None]:
+def watch_nodes(hear: Callable[[list[str]], None]) -> Iterator[None]:
     """Tell, every few seconds, which nodes drain, as long as the block lasts.
 
     Args:
@@ -200,7 +200,7 @@ def watched_nodes(hear: Callable[[list[str]], None]) -> Iterator[None]:
         previous: list[str] = []
         while not done.wait(_LOOK_S):
             with contextlib.suppress(ray.exceptions.RayError):
-                leaving = [node.id for node in alive() if not takes_trials(node.address)]
+                leaving = [node.id for node in alive_nodes() if not takes_trials(node.address)]
                 if leaving != previous and not done.is_set():
                     previous = leaving
                     hear(leaving)

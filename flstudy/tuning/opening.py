@@ -62,7 +62,7 @@ class OpenStudy:
         return decisive_metrics(objectives_of(section), section.constraints)
 
 
-def store_opening(uri: str) -> Callable[[], Store]:
+def open_store_in_background(uri: str) -> Callable[[], Store]:
     """Open a store in the background, while Ray starts, and return a function that waits for it: opening takes seconds
     of importing and SQL."""
     aside = ThreadPoolExecutor(1)

@@ -37,7 +37,7 @@ class PairedDraws(RandomSampler):
         return drawn.sample_independent(study, trial, name, distribution)
 
 
-class Repeated(BaseSampler):
+class RepeatingSampler(BaseSampler):
     """Sampler that repeats a trial's proposal of an earlier start of the study.
 
     It lets the study's own sampler draw as it did then, so that this one comes into the state that it had after the
@@ -54,9 +54,9 @@ class Repeated(BaseSampler):
 
     def keep(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Return the drawn values, replaced by the recorded ones where these differ."""
-        return {name: self._kept(name, value) for name, value in drawn.items()}
+        return {name: self._keep_recorded(name, value) for name, value in drawn.items()}
 
-    def _kept(self, name: str, drawn: Any) -> Any:
+    def _keep_recorded(self, name: str, drawn: Any) -> Any:
         wanted = self._params.get(name, drawn)
         recorded = drawn
         if isinstance(drawn, float):  # an integer is cut, and steps of a quniform are rounded
@@ -75,7 +75,7 @@ class Repeated(BaseSampler):
         return self.keep(self.sampler.sample_relative(study, trial, search_space))
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
-        return self._kept(name, self.sampler.sample_independent(study, trial, name, distribution))
+        return self._keep_recorded(name, self.sampler.sample_independent(study, trial, name, distribution))
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         self.sampler.before_trial(study, trial)

@@ -1,7 +1,7 @@
 """Worker's side of the study's writer (`flstudy.tuning.writer`): rounds, states and models leave by messages.
 
 A worker needs no folder, no store and no credential. At most `UNACKNOWLEDGED` messages are under way, so that a fast
-trial waits for the disk instead of filling memory, and an acknowledged message is on disk. A trial whose writer is gone
+trial waits for the disk instead of filling memory. An acknowledged message is on disk. A trial whose writer is gone
 ends; it starts again from its snapshot, and later messages of the earlier attempt do not count.
 """
 
@@ -58,13 +58,13 @@ class Outbox(TrialFiles):
         self._waiting: deque[Any] = deque()
         self._sent: set[str] = set()  # files beside the snapshot that the writer has
         self._leaving = leaving
-        self._asked: Any = None  # the latest question for a directive, not answered yet
+        self._question: Any = None  # the latest question for a directive, not answered yet
         self._looked = 0.0
         self.run_id: str | None = None
         self.place = Path(tempfile.mkdtemp(prefix="flstudy-"))
         try:
             node = ray.get_runtime_context().get_node_id()
-            self._settle(writer.open.remote(trial.to_json(), self._attempt, node, str(self.hung)))
+            self._settle(writer.open.remote(trial.to_json(), self._attempt, node, str(self.stacks_file)))
         except BaseException:
             self.close()
             raise
@@ -74,7 +74,7 @@ class Outbox(TrialFiles):
         shutil.rmtree(self.place, ignore_errors=True)
 
     @property
-    def hung(self) -> Path:
+    def stacks_file(self) -> Path:
         """File for the stacks of the process's threads, should the trial hang."""
         return self.place / "hung"
 
@@ -121,27 +121,27 @@ class Outbox(TrialFiles):
         return True
 
     def begin(self, seeds: Sequence[int]) -> tuple[RoundBuffer, Path | None, str | None]:
-        lost, there = self.ask("begin", list(seeds))
-        state = self._snapshot_here() if there else None
-        if state is not None and (lost := checkpoint_damage(state)) is not None:
+        damage, there = self.ask("begin", list(seeds))
+        state = self._fetch_snapshot() if there else None
+        if state is not None and (damage := checkpoint_damage(state)) is not None:
             self.ask("begin", list(seeds), True)
             state.unlink()
             state = None
-        return SentRounds(self, seeds), state, lost
+        return SentRounds(self, seeds), state, damage
 
-    def _snapshot_here(self) -> Path:
+    def _fetch_snapshot(self) -> Path:
         """Return the trial's snapshot, copied to this machine with the rows that lie beside it."""
-        state = self._fetched(f"{self._number}.ckpt")
+        state = self._fetch(f"{self._number}.ckpt")
         if checkpoint_damage(state) is None:
             from flstudy.federation.checkpoint_rows import FOLDER, segments_of
 
             for segment in segments_of(state):
-                for name in self.ask("listed", f"{FOLDER}/{segment}"):
+                for name in self.ask("list_files", f"{FOLDER}/{segment}"):
                     self._sent.add(f"{FOLDER}/{segment}/{name}")
-                    self._fetched(f"{FOLDER}/{segment}/{name}")
+                    self._fetch(f"{FOLDER}/{segment}/{name}")
         return state
 
-    def _fetched(self, name: str) -> Path:
+    def _fetch(self, name: str) -> Path:
         path = self.place / "snapshots" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
@@ -149,7 +149,7 @@ class Outbox(TrialFiles):
                 file.write(part)
         return path
 
-    def earlier(self) -> Iterable[RecordedRound]:
+    def earlier_rounds(self) -> Iterable[RecordedRound]:
         return rounds_of(pa.ipc.open_stream(self.ask("rounds")).read_all())
 
     def save(self, write: Write) -> None:
@@ -190,11 +190,11 @@ class Outbox(TrialFiles):
         if closely:
             return Directive(self._settle(self._tell("look")))
         directive = Directive.LEAVE if self._leaving() else Directive.GO_ON
-        if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
-            asked, self._asked = Directive(self._settle(self._asked)), None
-            directive = asked if directive is Directive.GO_ON else directive
-        if self._asked is None and time.monotonic() - self._looked >= LOOK_S:
-            self._looked, self._asked = time.monotonic(), self._tell("look")
+        if self._question is not None and ray.wait([self._question], timeout=0)[0]:
+            answer, self._question = Directive(self._settle(self._question)), None
+            directive = answer if directive is Directive.GO_ON else directive
+        if self._question is None and time.monotonic() - self._looked >= LOOK_S:
+            self._looked, self._question = time.monotonic(), self._tell("look")
         return directive
 
     # ---- its run -----------------------------------------------------------------------------------------------------

@@ -19,19 +19,19 @@ _MOST_BYTES = 20 * 2**20
 _MOST_ENTRIES = 100_000  # of folders that are looked through
 
 
-def own_modules(values: Mapping[str, Any]) -> tuple[str, ...]:
+def named_user_modules(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the modules beside flstudy's of classes that a config's complete values name; they have been imported
     here."""
     return tuple(dict.fromkeys(name for name in named_modules(values) if name.partition(".")[0] != "flstudy"))
 
 
-def lie_in(folder: Path, modules: tuple[str, ...]) -> bool:
+def any_imported_from(folder: Path, modules: tuple[str, ...]) -> bool:
     """Return whether one of these modules was imported from a folder."""
     files = (getattr(sys.modules.get(name), "__file__", None) for name in modules)
     return any(file is not None and Path(file).resolve().is_relative_to(folder.resolve()) for file in files)
 
 
-def collected(folder: Path, into: Path) -> Path:
+def collect_files(folder: Path, into: Path) -> Path:
     """Copy a folder's Python files, with the folders between, below another one, and return the copy.
 
     Raises:
@@ -45,7 +45,7 @@ def collected(folder: Path, into: Path) -> Path:
         shutil.copyfile(file, target)
         size += target.stat().st_size
         if size > _MOST_BYTES:
-            raise _too_much(folder, f"{_MOST_BYTES >> 20} MiB of Python files")
+            raise _too_large_error(folder, f"{_MOST_BYTES >> 20} MiB of Python files")
     return place
 
 
@@ -54,7 +54,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder):
         entries += len(folders) + len(files)
         if entries > _MOST_ENTRIES:
-            raise _too_much(folder, f"{_MOST_ENTRIES:,} files")
+            raise _too_large_error(folder, f"{_MOST_ENTRIES:,} files")
         here = Path(place)
         folders[:] = [
             name
@@ -66,14 +66,14 @@ def _python_files(folder: Path) -> Iterator[Path]:
         yield from (here / name for name in files if name.endswith(".py") and not name.startswith("."))
 
 
-def _too_much(folder: Path, what: str) -> ConfigError:
+def _too_large_error(folder: Path, what: str) -> ConfigError:
     return ConfigError(
         f"modules must name a folder that can travel to the cluster's nodes, got {folder} with more than {what}: "
         "put your own modules into a folder of their own and name it there"
     )
 
 
-def importable(folders: Sequence[str] = ()) -> None:
+def make_importable(folders: Sequence[str] = ()) -> None:
     """Make the user's modules importable in a worker; a file of the user's hides no package.
 
     Args:

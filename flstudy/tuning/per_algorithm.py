@@ -15,7 +15,7 @@ from flstudy.study import Status
 
 if TYPE_CHECKING:
     from flstudy.config import Config, Scheduler
-    from flstudy.tuning.history import History
+    from flstudy.tuning.history import PastTrial
 
 
 class PerAlgorithm(FIFOScheduler):
@@ -32,29 +32,29 @@ class PerAlgorithm(FIFOScheduler):
     ) -> None:
         super().__init__()
         self._settings, self._config, self._kind = settings, config, kind
-        self._kinds: dict[str, TrialScheduler] = {}
+        self._scheduler_by_kind: dict[str, TrialScheduler] = {}
         self._rungs = settings.rungs(config.rounds)
         self._decided: dict[str, float] = {}  # by trial: the round until which it has been judged
-        self._early: dict[int, list[dict[str, Any]]] = {}  # by number: results of trials that go on, before they do
+        self._early_results: dict[int, list[dict[str, Any]]] = {}  # by number: of trials that will go on
 
-    def _own(self, trial: Any) -> Any:
+    def _scheduler_of(self, trial: Any) -> Any:
         """Return the scheduler of a trial's kind, or for a trial without a kind a scheduler that stops nothing."""
         kind = self._kind(trial.config)
         if kind is None:
             return super()
-        if kind not in self._kinds:
-            self._kinds[kind] = self._settings.build(self._config, trial.config["overrides"])
-        return self._kinds[kind]
+        if kind not in self._scheduler_by_kind:
+            self._scheduler_by_kind[kind] = self._settings.build(self._config, trial.config["overrides"])
+        return self._scheduler_by_kind[kind]
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        self._own(trial).on_trial_add(tune_controller, trial)
-        early = self._early.pop(trial.config["number"], None)
+        self._scheduler_of(trial).on_trial_add(tune_controller, trial)
+        early = self._early_results.pop(trial.config["number"], None)
         if early:  # as the same trial's, which reports only its later rungs
-            self._settings.recall(self._own(trial), trial, early)
+            self._settings.recall(self._scheduler_of(trial), trial, early)
             self._decided[trial.trial_id] = early[-1]["round"]
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        self._own(trial).on_trial_error(tune_controller, trial)
+        self._scheduler_of(trial).on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Return the decision at a rung; reports in between, as often as the clock has it, are for display only."""
@@ -62,27 +62,27 @@ class PerAlgorithm(FIFOScheduler):
         if running and not self._settings.passes_state and not self._is_rung(trial, round):
             return TrialScheduler.CONTINUE
         self._decided[trial.trial_id] = round
-        decision: str = self._own(trial).on_trial_result(tune_controller, trial, result)
+        decision: str = self._scheduler_of(trial).on_trial_result(tune_controller, trial, result)
         return decision
 
     def _is_rung(self, trial: Any, round: float) -> bool:
         return any(self._decided.get(trial.trial_id, 0) < rung <= round for rung in self._rungs)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        self._own(trial).on_trial_complete(tune_controller, trial, result)
+        self._scheduler_of(trial).on_trial_complete(tune_controller, trial, result)
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        self._own(trial).on_trial_remove(tune_controller, trial)
+        self._scheduler_of(trial).on_trial_remove(tune_controller, trial)
 
-    def recall(self, trial: "History") -> None:
+    def recall(self, trial: "PastTrial") -> None:
         """Replay the reports of a trial of an earlier start, so that new trials are compared with it.
 
         Nothing is replayed to a population, whose trials change while they train. A scheduler that may pause trials
         gets the reports only of trials that are over.
         """
         results = []
-        for round, value in trial.reported:
-            last = trial.over and round == trial.reported[-1][0]
+        for round, value in trial.reports:
+            last = trial.over and round == trial.reports[-1][0]
             if last or self._settings.passes_state or self._is_rung(trial, round):
                 self._decided[trial.trial_id] = round
                 results.append({"round": round, "objective": value})
@@ -90,9 +90,9 @@ class PerAlgorithm(FIFOScheduler):
             return
         if not trial.over:
             if not self._settings.passes_state:
-                self._early[trial.config["number"]] = results
+                self._early_results[trial.config["number"]] = results
             return
-        scheduler = self._own(trial)
+        scheduler = self._scheduler_of(trial)
         scheduler.on_trial_add(None, trial)
         self._settings.recall(scheduler, trial, results)
         scheduler.on_trial_complete(None, trial, results[-1])
@@ -102,7 +102,7 @@ class PerAlgorithm(FIFOScheduler):
         a population are to meet at the same rounds."""
         trials = tune_controller.get_trials()
         if self._settings.passes_state and not self._settings.exchanges:
-            for kind, scheduler in self._kinds.items():
+            for kind, scheduler in self._scheduler_by_kind.items():
                 of_kind = [trial for trial in trials if self._kind(trial.config) == kind]
                 chosen = scheduler.choose_trial_to_run(ControllerView(tune_controller, of_kind))  # type: ignore[arg-type]
                 if chosen is not None:
@@ -112,7 +112,7 @@ class PerAlgorithm(FIFOScheduler):
         return min(waiting, key=lambda trial: (trial.last_result or {}).get("round", 0), default=None)
 
     def debug_string(self) -> str:
-        return "\n".join(f"{kind}: {scheduler.debug_string()}" for kind, scheduler in self._kinds.items())
+        return "\n".join(f"{kind}: {scheduler.debug_string()}" for kind, scheduler in self._scheduler_by_kind.items())
 
 
 class ControllerView:
@@ -151,7 +151,7 @@ class NumberedBrackets(FIFOScheduler):
         weights = np.exp(np.maximum(rungs.astype(int), 0))  # Ray's: fewer trials for the patient brackets
         self._shares = weights / weights.sum()
         graces: list[Any] = [grace_period * reduction_factor**place for place in range(brackets)]
-        self._each: list[TrialScheduler] = [
+        self._schedulers: list[TrialScheduler] = [
             ASHAScheduler(grace_period=grace, reduction_factor=reduction_factor, max_t=max_t, **named)
             if grace <= max_t
             else FIFOScheduler()
@@ -159,8 +159,8 @@ class NumberedBrackets(FIFOScheduler):
         ]
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        drawn = np.random.default_rng([self._seed, trial.config["number"]])
-        bracket = self._each[drawn.choice(len(self._each), p=self._shares)]
+        rng = np.random.default_rng([self._seed, trial.config["number"]])
+        bracket = self._schedulers[rng.choice(len(self._schedulers), p=self._shares)]
         self._bracket_of[trial.trial_id] = bracket
         bracket.on_trial_add(tune_controller, trial)
 

@@ -82,7 +82,7 @@ def plan_study(
             console.print(line, highlight=False, markup=False)
 
     space = check_study(config)
-    for line in before_the_drift(config):
+    for line in drift_warnings(config):
         say(line)
     folder = StudyFolder.resume(resume, claims) if resume is not None else None
     past, damage = list[Trial](), list[str]()
@@ -91,7 +91,7 @@ def plan_study(
         past = folder.read_trials(damage)
         for line in [*damage, *repair(folder, past)]:
             say(line)
-    _check_room_for_more(config, past, folder)
+    _check_trials_left(config, past, folder)
     check_resources(config.study.resources)
     store, modules = config.store, config.modules
     if folder is not None:
@@ -104,7 +104,7 @@ def plan_study(
     check_disks(config, None if folder is None else folder.path, sqlite_file(store))
     left_out = config.left_out() if folder is None else []  # a resumed study's config has all defaults written down
     steps, size = sampler_of(config).plan(space, config), search_size(space, config)
-    for line in [*left_out, *before_it_starts(config, steps), *space.outside(config)]:
+    for line in [*left_out, *start_remarks(config, steps), *space.outside_remarks(config)]:
         say(line)
     if len(config.study.arms) > 1 and not quiet:
         console.print(held_table(held_fixed(config.whole_study()), brief=True).rich())
@@ -130,7 +130,7 @@ def check_study(config: "Config") -> Space:
     return space
 
 
-def first_judged(config: "Config") -> int:
+def first_judged_round(config: "Config") -> int:
     """Return the round in which the study's scheduler first judges trials: the first evaluated one from its first rung
     on."""
     assert config.study.scheduler is not None
@@ -142,7 +142,7 @@ def first_judged(config: "Config") -> int:
 def check_rungs(config: "Config") -> None:
     """Raise ConfigError for a scheduler that judges trials in no round before their last."""
     rounds, name = config.rounds, type(config.study.scheduler).__name__
-    if first_judged(config) >= rounds:
+    if first_judged_round(config) >= rounds:
         raise ConfigError(
             f"study.scheduler must judge trials before round {rounds}, their last, but {name} meets no evaluation "
             f"there, got evaluate_every {config.settings.evaluate_every}: lower that or the scheduler's first round, "
@@ -158,7 +158,7 @@ def check_bucket(uri: str) -> None:
         raise ConfigError(f"study.folder: {error}") from error
 
 
-def before_the_drift(config: "Config") -> list[str]:
+def drift_warnings(config: "Config") -> list[str]:
     """Return a warning where the scheduler first judges trials before the last planned drift; else [].
 
     Such a decision rests on rounds before the drift alone.
@@ -166,7 +166,7 @@ def before_the_drift(config: "Config") -> list[str]:
     scheduler, last = config.study.scheduler, max(config.drift_rounds(), default=0)
     if scheduler is None or not last:
         return []
-    if (first := first_judged(config)) >= last:
+    if (first := first_judged_round(config)) >= last:
         return []
     later = (
         "raise study.scheduler.grace_rounds beyond it" if hasattr(scheduler, "grace_rounds") else "let it begin later"
@@ -177,7 +177,7 @@ def before_the_drift(config: "Config") -> list[str]:
     ]
 
 
-def before_it_starts(config: "Config", plan: Sequence[ArmPlan]) -> list[str]:
+def start_remarks(config: "Config", plan: Sequence[ArmPlan]) -> list[str]:
     """Return the lines for the user before any trial: the plan of a sweep in two steps, and the effect of tuning on
     privacy."""
     flat, lines = config.flat(), []
@@ -190,16 +190,15 @@ def before_it_starts(config: "Config", plan: Sequence[ArmPlan]) -> list[str]:
     return lines
 
 
-def _check_room_for_more(config: "Config", past: Sequence[Trial], folder: StudyFolder | None) -> None:
+def _check_trials_left(config: "Config", past: Sequence[Trial], folder: StudyFolder | None) -> None:
     """Raise ConfigError for a study that has had all its trials, unless winners are still to be confirmed."""
     study = config.study
     search = [trial for trial in past if not trial.is_confirmation]
-    if not past or study.trials is None or sum(t.proposed for t in search if t.is_over) < study.trials:
+    if not past or study.trials is None or sum(t.times_proposed for t in search if t.is_over) < study.trials:
         return
     ended = folder is not None and folder.state().get("state") in ("finished", "failed")
     if not study.confirm.seeds or (ended and all(trial.is_over for trial in past)):
         raise ConfigError(
-            f"study.trials must be > {sum(trial.proposed for trial in search)}, the trials that the study has, got "
-            f"{study.trials}: "
-            "raise it to extend the study"
+            f"study.trials must be > {sum(trial.times_proposed for trial in search)}, the trials that the study has, "
+            f"got {study.trials}: raise it to extend the study"
         )

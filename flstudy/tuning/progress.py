@@ -129,7 +129,7 @@ class StudyProgress:
         trials, whole = list(self.trials.values()), self.rounds_per_trial
         shares = [0.0]
         if self.planned is not None:
-            done = sum(whole * t.proposed if t.is_over else t.rounds for t in trials)
+            done = sum(whole * t.times_proposed if t.is_over else t.rounds for t in trials)
             shares.append(done / max(self.planned * whole, 1))
         if self.budget.rounds is not None:
             shares.append(sum(t.rounds for t in trials if not t.is_confirmation) / self.budget.rounds)
@@ -154,7 +154,7 @@ class StudyProgress:
 
     def summary(self) -> str:
         """Return one line on the whole study."""
-        ended = sum(trial.proposed for trial in self.trials.values() if trial.is_over)
+        ended = sum(trial.times_proposed for trial in self.trials.values() if trial.is_over)
         planned = f"/{self.planned}" if self.planned is not None else ""
         what = "rounds" if self.planned is not None else "the budget"
         return f"{self.name}: {ended}{planned} trials, {self.fraction:.0%} of {what}{self._eta()}"

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from flstudy.config.values import label
+from flstudy.config.values import class_label
 from flstudy.study import Trial
 
 if TYPE_CHECKING:
@@ -36,8 +36,11 @@ def proposal_of(trial: Trial) -> Proposal:
 
 
 def result_of(trial: Trial) -> dict[str, Any]:
-    """Report of a worker to Ray. Ray flattens nested results and cuts names at '/': the trial travels as text, and
-    beside it the values that schedulers read."""
+    """Return the result that a worker reports to Ray, from which `trial_of` gets the trial back.
+
+    Ray flattens nested results and cuts names at '/'. The trial therefore travels as text, and beside it the values
+    that schedulers read.
+    """
     return {
         "objective": trial.objective,
         "round": trial.rounds,
@@ -46,8 +49,8 @@ def result_of(trial: Trial) -> dict[str, Any]:
     }
 
 
-def reported(result: Mapping[str, Any]) -> Trial:
-    """Return the trial of a worker's report."""
+def trial_of(result: Mapping[str, Any]) -> Trial:
+    """Return the trial of a worker's report, which `result_of` made."""
     return Trial.from_json(json.loads(result["trial"]))
 
 
@@ -56,7 +59,7 @@ def algorithm_of(config: "Config", overrides: Mapping[str, Any]) -> str:
     chosen = overrides.get("algorithm")
     if chosen is None:
         return config.method
-    return chosen if isinstance(chosen, str) and chosen in config.study.arms else label("algorithm", chosen)
+    return chosen if isinstance(chosen, str) and chosen in config.study.arms else class_label("algorithm", chosen)
 
 
 def fresh_seeds(used: Sequence[int], count: int) -> list[int]:

@@ -19,8 +19,8 @@ _SOME = 0.001  # amount of an accelerator's kind that a trial reserves, of which
 _STATUS_S = 15.0
 
 
-def request(resources: "Resources") -> dict[str, float]:
-    """Bundle of Ray's with the resources that one trial reserves on one node."""
+def ray_bundle(resources: "Resources") -> dict[str, float]:
+    """Return Ray's bundle of the resources that one trial reserves on one node."""
     bundle = {"CPU": resources.cpu, "GPU": resources.gpu, "memory": resources.memory, **resources.custom}
     if resources.accelerator_type is not None:
         bundle[f"accelerator_type:{resources.accelerator_type}"] = _SOME
@@ -31,12 +31,12 @@ def placement(resources: "Resources") -> Any:
     """Return the placement group factory of Ray Tune with the resources that one trial reserves on one node."""
     from ray.tune import PlacementGroupFactory
 
-    return PlacementGroupFactory([request(resources)])
+    return PlacementGroupFactory([ray_bundle(resources)])
 
 
 def trials_that_fit(resources: "Resources", nodes: Sequence[Mapping[str, float]]) -> int:
     """Return the number of trials that nodes can run side by side."""
-    wanted = {name: amount for name, amount in request(resources).items() if amount > 0}
+    wanted = {name: amount for name, amount in ray_bundle(resources).items() if amount > 0}
     if not wanted:
         return sys.maxsize
     return sum(int(min(has.get(name, 0.0) / amount for name, amount in wanted.items()) + 1e-6) for has in nodes)
@@ -44,7 +44,7 @@ def trials_that_fit(resources: "Resources", nodes: Sequence[Mapping[str, float]]
 
 def refuse_none(resources: "Resources") -> None:
     """Raise ConfigError for a trial that reserves nothing, by which Ray cannot place it."""
-    if not any(request(resources).values()):
+    if not any(ray_bundle(resources).values()):
         raise ConfigError(
             "study.resources.cpu must be > 0 where a trial reserves nothing else, got 0: give a fraction, such as 0.5, "
             "for several trials on a core"
@@ -73,7 +73,7 @@ def check_fit(resources: "Resources", nodes: Sequence[Mapping[str, float]], say:
 
 
 def _refuse_unless_one_has(resources: "Resources", nodes: Sequence[Mapping[str, float]]) -> None:
-    wanted = request(resources)
+    wanted = ray_bundle(resources)
     for name, amount in wanted.items():
         most = max((has.get(name, 0.0) for has in nodes), default=0.0)
         if amount <= most:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from flstudy.config import ConfigError, Sampler
 from flstudy.hyper import hyper
-from flstudy.tuning.classes import own_class
+from flstudy.tuning.classes import build_user_object
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -58,8 +58,10 @@ class SearchSize(NamedTuple):
 
 
 def search_size(space: "Space", config: "Config | ConfigOutline") -> SearchSize | None:
-    """Return the size of a search whose points are known before it begins: a grid's, or at most that of a sweep in two
-    steps; None where the sampler goes on for as long as ``study.trials`` and the budget let it."""
+    """Return the size of a search whose points are known before it begins: a grid's, or the most of a two-step sweep.
+
+    Return None where the sampler goes on for as long as ``study.trials`` and the budget allow.
+    """
     sampler = sampler_of(config)
     if type(sampler).first_points is Sampler.first_points:  # which only begin
         return None
@@ -69,7 +71,7 @@ def search_size(space: "Space", config: "Config | ConfigOutline") -> SearchSize 
     return SearchSize(len(points), exactly=True) if only else None
 
 
-def exceeded(trial: "FrozenTrial") -> Sequence[float]:
+def excesses(trial: "FrozenTrial") -> Sequence[float]:
     """Return the amounts by which a trial exceeds each of the study's bounds, for samplers that keep away from
     there."""
     return list(trial.user_attrs.get(CONSTRAINTS, ()))
@@ -85,13 +87,13 @@ def optuna_sampler(settings: Sampler, past: int = 0, *, constrained: bool = Fals
 
     Args:
         settings: the study's.
-        past: trials that were not proposed by this search, but by another one that may have had this seed.
+        past: number of trials that another search proposed, which may have had this seed.
         constrained: whether the sampler keeps away from points that exceeded bounds, as far as its method can.
     """
     import optuna
 
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    return settings.build(settings.seed + 1_000_003 * past, exceeded if constrained else None)
+    return settings.build(settings.seed + 1_000_003 * past, excesses if constrained else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +125,17 @@ class Tpe(Sampler):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSearch(Sampler):
-    """Random search (Bergstra & Bengio 2012) by independent draws: the baseline of every sampler, and the fairest when
-    many workers start at once. With ``allocation: equal`` all algorithms draw the same values for shared keys."""
+    """Random search (Bergstra & Bengio 2012) by independent draws: the baseline of every sampler. It is the fairest
+    when many workers start at once: with ``allocation: equal`` all algorithms draw the same values for shared keys."""
 
     citations: ClassVar[tuple[str, ...]] = ("bergstra2012",)
 
     def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
+        """Build the sampler by the config's own seed, whatever ``seed`` is.
+
+        ``seed`` differs between arms with different numbers of imported trials, and such arms would not draw the same
+        values. Independent draws cannot keep away from ``bounds``.
+        """
         from flstudy.tuning.optuna_classes import PairedDraws
 
         return PairedDraws(self.seed)
@@ -246,7 +253,7 @@ class OptunaSampler(Sampler):
     def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
         from optuna.samplers import BaseSampler
 
-        sampler: BaseSampler = own_class(
+        sampler: BaseSampler = build_user_object(
             "study.sampler", self.class_path, BaseSampler, self.init_args, {"seed": seed, "constraints_func": bounds}
         )
         return sampler

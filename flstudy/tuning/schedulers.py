@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flstudy.config import ConfigError, Scheduler
 from flstudy.hyper import hyper
 from flstudy.study import Space
-from flstudy.tuning.classes import own_class
-from flstudy.tuning.history import History
+from flstudy.tuning.classes import build_user_object
+from flstudy.tuning.history import PastTrial
 from flstudy.tuning.proposals import algorithm_of
 from flstudy.tuning.samplers import RandomSearch, sampler_of
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flstudy.config import Config
 
 
-def ray_scheduler(config: "Config", history: Sequence[History] = ()) -> Any:
+def ray_scheduler(config: "Config", history: Sequence[PastTrial] = ()) -> Any:
     """Return Ray's scheduler of a study: one for each algorithm, or one for all (`flstudy.tuning.per_algorithm`).
 
     Args:
@@ -233,7 +233,7 @@ class RayScheduler(Scheduler):
 
         mode = config.study.objective.mode
         offered = {"time_attr": "round", "metric": "objective", "mode": mode}
-        scheduler = own_class("study.scheduler", self.class_path, TrialScheduler, self.init_args, offered)
+        scheduler = build_user_object("study.scheduler", self.class_path, TrialScheduler, self.init_args, offered)
         scheduler.set_search_properties("objective", mode)  # Ray's way, for those that do not take them as arguments
         return scheduler
 

@@ -29,10 +29,10 @@ from ray.tune.search import Searcher
 
 from flstudy.study import Domain, Space, Status, Trial
 from flstudy.study.objectives import arm_shares, objective_values, objectives_of, violations
-from flstudy.study.space import keys_known
+from flstudy.study.space import key_checker
 from flstudy.study.trial import configuration_of
-from flstudy.tuning.optuna_classes import DriverJournal, Repeated
-from flstudy.tuning.proposals import Proposal, fresh_seeds, proposal_of, reported
+from flstudy.tuning.optuna_classes import DriverJournal, RepeatingSampler
+from flstudy.tuning.proposals import Proposal, fresh_seeds, proposal_of, trial_of
 from flstudy.tuning.samplers import CONSTRAINTS, STATUS, Sequel, optuna_sampler, sampler_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _REPEATS = 100  # repeats in a row that end an arm: where only a budget ends the
 class Spending(Protocol):
     """Interface of the list of trials to the search: the budget, the winners and new proposals."""
 
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Return whether the budget is spent."""
         ...
 
@@ -62,7 +62,7 @@ class Spending(Protocol):
         """Note a trial before anybody starts it."""
         ...
 
-    def repeat(self, number: int, again: dict[str, int]) -> None:
+    def repeat(self, number: int, repeat: dict[str, int]) -> None:
         """Note that a trial's configuration was proposed again."""
         ...
 
@@ -88,7 +88,7 @@ class Arm:
     sequel: Sequel | None = None
     """Function of the points' trials that returns the points after them."""
 
-    def go_on(self) -> None:
+    def add_sequel(self) -> None:
         """Ask for the points that follow, once all have been started."""
         if self.sequel is None or self.started < min(self.trials, self.share):
             return
@@ -100,7 +100,7 @@ class Arm:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the arm has proposals to make."""
+        """True if the arm has proposals to make."""
         return self.started < self.trials and self.repeats < _REPEATS
 
 
@@ -120,8 +120,8 @@ class Search(Searcher):
         space: the search space.
         config: the study's.
         name: of the study.
-        room: number of trials that can run side by side now; no more are proposed, so that each proposal knows as many
-            results as it can.
+        max_concurrent: function that returns the number of trials that can run side by side now. No more are proposed,
+            so that each proposal is based on as many results as possible.
         past: trials of a resumed study, whose search is repeated, or imported trials. The sampler is told the ends of
             those that are over. The others are proposed again, first and under their old numbers.
         spending: the list of trials; None knows no budget and confirms nothing.
@@ -131,23 +131,24 @@ class Search(Searcher):
     space: Space
     config: "Config"
     name: str
-    room: Callable[[], int]
+    max_concurrent: Callable[[], int]
     past: Sequence[Trial] = ()
     spending: Spending | None = None
     journal: Path | None = None
-    _asked: dict[str, OpenProposal] = field(default_factory=dict)
-    _lost: dict[int, OpenProposal] = field(default_factory=dict)  # by number: their workers died
-    _again: list[OpenProposal] = field(default_factory=list)
+    _under_way: dict[str, OpenProposal] = field(default_factory=dict)
+    _lost_proposals: dict[int, OpenProposal] = field(default_factory=dict)  # by number: their workers died
+    _queued: list[OpenProposal] = field(default_factory=list)
     _confirmed: set[int] = field(default_factory=set)
     _trained: dict[str, int] = field(default_factory=dict)  # by configuration: the number of its trial
     _shared_ends: dict[int, Trial] = field(default_factory=dict)  # by number: of trials that are over
-    _sharing: dict[int, list[optuna.Trial]] = field(default_factory=dict)  # by number of a trial under way: its repeats
+    _waiting_repeats: dict[int, list[optuna.Trial]] = field(default_factory=dict)  # by number of a trial under way
 
     def __post_init__(self) -> None:
         super().__init__(metric="objective", mode=self.config.study.objective.mode)
-        self._has_key = keys_known(self.config)
+        self._has_key = key_checker(self.config)
         scheduler = self.config.study.scheduler
-        self._depends = scheduler is not None and scheduler.passes_state  # whether trials affect each other's ends
+        # A scheduler that passes states on lets trials affect each other's ends.
+        self._trials_interact = scheduler is not None and scheduler.passes_state
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.arms = self._make_arms()
         numbers = [draw.number for trial in self.past for draw in _draws(trial)]
@@ -164,20 +165,21 @@ class Search(Searcher):
                 "the sampler draws other values than in the study's earlier start, as another version of it may, or "
                 "one without a seed: what follows may differ from an undisturbed study's"
             )
-        self._again.sort(key=lambda asked: asked.proposal["number"])
+        self._queued.sort(key=lambda entry: entry.proposal["number"])
 
     # ---- proposing ---------------------------------------------------------------------------------------------------
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """Return the next proposal, None for later, or Searcher.FINISHED."""
-        if len(self._asked) >= self.room():
+        if len(self._under_way) >= self.max_concurrent():
             return None  # Ray asks again
-        asked = self._again.pop(0) if self._again else self._next() or self._confirmation()
-        if asked is None:
+        open_proposal = self._queued.pop(0) if self._queued else self._next() or self._confirmation()
+        if open_proposal is None:
             # Not before all are back: a trial whose worker died is proposed once more.
-            return None if self._asked or self._lost else Searcher.FINISHED  # type: ignore[return-value]  # a text
-        self._asked[trial_id] = asked
-        return dict(asked.proposal)
+            waits = self._under_way or self._lost_proposals
+            return None if waits else Searcher.FINISHED  # type: ignore[return-value]  # a text
+        self._under_way[trial_id] = open_proposal
+        return dict(open_proposal.proposal)
 
     def _next(self) -> OpenProposal | None:
         """Return the next proposal of the arm that has had the fewest trials, or rounds; None where none may follow.
@@ -185,13 +187,13 @@ class Search(Searcher):
         Where the configuration was proposed before, the proposal shares that trial's end and the search asks again,
         unless a scheduler lets trials affect each other.
         """
-        while self.spending is None or not self.spending.exhausted():
+        while self.spending is None or not self.spending.is_exhausted():
             for arm in self.arms:
-                arm.go_on()
+                arm.add_sequel()
             open_arms = [arm for arm in self.arms if arm.is_open]
             if not open_arms:
                 return None
-            arm = min(open_arms, key=self._had)
+            arm = min(open_arms, key=self._work_of)
             ends_told, number = arm.ends_told, next(self._numbers)
             trial, overrides = self._ask(arm, number)
             proposal: Proposal = {
@@ -202,7 +204,7 @@ class Search(Searcher):
                 "known": ends_told,
             }
             trained = self._trained.get(configuration_of(overrides))
-            if trained is None or self._depends:
+            if trained is None or self._trials_interact:
                 arm.repeats, self._trained[configuration_of(overrides)] = 0, number
                 if self.spending is not None:
                     self.spending.propose(proposal)
@@ -213,85 +215,87 @@ class Search(Searcher):
             self._share(arm, trained, trial)
         return None
 
-    def _ask(self, arm: Arm, number: int, repeated: Repeated | None = None) -> tuple[optuna.Trial, dict[str, Any]]:
+    def _ask(
+        self, arm: Arm, number: int, repeating: RepeatingSampler | None = None
+    ) -> tuple[optuna.Trial, dict[str, Any]]:
         """Return the arm's next point or, after its last one, its sampler for the values of a trial."""
         if arm.started < len(arm.points):
             point = arm.points[arm.started]
-            arm.study.enqueue_trial(point if repeated is None else repeated.keep(point))
+            arm.study.enqueue_trial(point if repeating is None else repeating.keep(point))
         arm.started += 1
         trial = arm.study.ask()
         trial.set_user_attr("trial", number)
         return trial, self.space.suggest(trial, self._has_key, arm.fixed)
 
-    def _had(self, arm: Arm) -> float:
+    def _work_of(self, arm: Arm) -> float:
         """Return an arm's number of started trials or, where only a budget ends the study, of rounds.
 
         Trials under way count with all their rounds.
         """
         if self.config.study.trials is not None or self.spending is None or not arm.fixed:
             return arm.started
-        under_way = sum(asked.arm is arm for asked in self._asked.values())
+        under_way = sum(entry.arm is arm for entry in self._under_way.values())
         return self.spending.rounds(arm.fixed["algorithm"]) + under_way * self.config.rounds
 
     def _confirmation(self) -> OpenProposal | None:
         """Return a winner of the search with new seeds, once no trial of the search is under way any more."""
         settings = self.config.study.confirm
-        searching = [*self._asked.values(), *self._lost.values()]
-        if self.spending is None or not settings.seeds or any(asked.arm is not None for asked in searching):
+        of_search = [*self._under_way.values(), *self._lost_proposals.values()]
+        if self.spending is None or not settings.seeds or any(entry.arm is not None for entry in of_search):
             return None
         for winner in self.spending.winners():
             if winner.number in self._confirmed:
                 continue
             self._confirmed.add(winner.number)
             overrides = {**winner.overrides, "seeds": fresh_seeds(self.config.seeds, settings.seeds)}
-            again: Proposal = {
+            confirmation: Proposal = {
                 "number": next(self._numbers),
                 "overrides": overrides,
                 "stage": "confirm",
                 "confirms": winner.number,
                 "known": None,
             }
-            self.spending.propose(again)
-            return OpenProposal(again, None, None)
+            self.spending.propose(confirmation)
+            return OpenProposal(confirmation, None, None)
         return None
 
     # ---- learning ----------------------------------------------------------------------------------------------------
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Take in that a trial is over; with ``error`` its worker died, and `lost` says how it goes on."""
-        asked = self._asked.pop(trial_id)
+        """Take in that a trial is over; with ``error`` its worker died, and `settle_loss` says how it goes on."""
+        open_proposal = self._under_way.pop(trial_id)
         if error:
-            self._lost[asked.proposal["number"]] = asked
-        elif asked.arm is not None:
-            self._end(asked, reported(result) if result and "trial" in result else None)
+            self._lost_proposals[open_proposal.proposal["number"]] = open_proposal
+        elif open_proposal.arm is not None:
+            self._end(open_proposal, trial_of(result) if result and "trial" in result else None)
 
-    def lost(self, number: int, *, again: bool) -> None:
-        """Queue a trial whose worker died for another start; without ``again``, end it."""
-        asked = self._lost.pop(number)
-        if again:
-            self._again.append(asked)
-        elif asked.arm is not None:
-            self._end(asked, None)
+    def settle_loss(self, number: int, *, restart: bool) -> None:
+        """Queue a trial whose worker died for another start; without ``restart``, end it."""
+        open_proposal = self._lost_proposals.pop(number)
+        if restart:
+            self._queued.append(open_proposal)
+        elif open_proposal.arm is not None:
+            self._end(open_proposal, None)
 
-    def _end(self, asked: OpenProposal, ended: Trial | None) -> None:
+    def _end(self, open_proposal: OpenProposal, ended: Trial | None) -> None:
         """Take in how a trial of the search ended, for its repeats, too; None where its worker was lost."""
-        assert asked.arm is not None
-        assert asked.trial is not None
+        assert open_proposal.arm is not None
+        assert open_proposal.trial is not None
         if ended is not None and ended.status is Status.INTERRUPTED:
             return  # a resumed study runs it again
-        number = asked.proposal["number"]
-        for trial in (asked.trial, *self._sharing.pop(number, ())):
-            self._tell(asked.arm, trial, ended)
+        number = open_proposal.proposal["number"]
+        for trial in (open_proposal.trial, *self._waiting_repeats.pop(number, ())):
+            self._tell(open_proposal.arm, trial, ended)
         if ended is not None and ended.status in (Status.FINISHED, Status.DIVERGED):
             self._shared_ends[number] = ended
         else:  # a failure may pass, and a scheduler may let it go on the next time
-            self._trained.pop(configuration_of(asked.proposal["overrides"]), None)
+            self._trained.pop(configuration_of(open_proposal.proposal["overrides"]), None)
 
     def _share(self, arm: Arm, trained: int, trial: optuna.Trial) -> None:
         """Give a repeat the end of the trial of the same configuration, at once or when it comes."""
         ended = self._shared_ends.get(trained)
         if ended is None:
-            self._sharing.setdefault(trained, []).append(trial)
+            self._waiting_repeats.setdefault(trained, []).append(trial)
         else:
             self._tell(arm, trial, ended)
 
@@ -348,30 +352,30 @@ class Search(Searcher):
         The arm's sampler is then in the state in which it was. Return whether it drew the same values.
         """
         ended = sorted((trial for trial in past if trial.is_over), key=lambda trial: trial.ended or 0.0)
-        asked: dict[int, OpenProposal] = {}
+        open_proposals: dict[int, OpenProposal] = {}
         same = True
         for number, ends_told, trial in sorted(draw for earlier in past for draw in _draws(earlier)):
-            while arm.ends_told < ends_told and ended and ended[0].number in asked:
-                self._end(asked.pop(ended[0].number), ended.pop(0))
-            arm.go_on()
+            while arm.ends_told < ends_told and ended and ended[0].number in open_proposals:
+                self._end(open_proposals.pop(ended[0].number), ended.pop(0))
+            arm.add_sequel()
             overrides = trial.lineage[0]["overrides"] if trial.lineage else trial.overrides  # as they were drawn
             sampler = arm.study.sampler
-            repeated = Repeated(sampler, {key: Domain.parameter(value) for key, value in overrides.items()})
-            arm.study.sampler = repeated
-            optuna_trial, drawn = self._ask(arm, number, repeated)
+            repeating = RepeatingSampler(sampler, {key: Domain.parameter(value) for key, value in overrides.items()})
+            arm.study.sampler = repeating
+            optuna_trial, drawn = self._ask(arm, number, repeating)
             arm.study.sampler = sampler
-            same = same and not repeated.differs and drawn == overrides
+            same = same and not repeating.differs and drawn == overrides
             if number != trial.number:
                 arm.repeats += 1
                 self._share(arm, trial.number, optuna_trial)
                 continue
             arm.repeats = 0
             self._trained[trial.configuration] = number
-            asked[number] = OpenProposal(proposal_of(trial), arm, optuna_trial)
+            open_proposals[number] = OpenProposal(proposal_of(trial), arm, optuna_trial)
             if not trial.is_over:
-                self._again.append(asked[number])
+                self._queued.append(open_proposals[number])
         for trial in ended:
-            self._end(asked.pop(trial.number), trial)
+            self._end(open_proposals.pop(trial.number), trial)
         return same
 
     def _remember(self, past: Trial) -> None:
@@ -380,7 +384,7 @@ class Search(Searcher):
             assert past.confirms is not None
             self._confirmed.add(past.confirms)
             if not past.is_over:
-                self._again.append(OpenProposal(proposal_of(past), None, None))
+                self._queued.append(OpenProposal(proposal_of(past), None, None))
             return
         arm = next(arm for arm in self.arms if _belongs(past, arm.fixed))
         arm.started += 1
@@ -390,7 +394,7 @@ class Search(Searcher):
             trial = arm.study.ask()
             trial.set_user_attr("trial", past.number)
             self.space.suggest(trial, self._has_key, arm.fixed)
-            self._again.append(OpenProposal(proposal_of(past), arm, trial))
+            self._queued.append(OpenProposal(proposal_of(past), arm, trial))
             return
         domains = self.space.of(past.overrides.get("algorithm"))
         arm.study.add_trial(frozen_trial(past, point, domains, self.config.study))
@@ -453,7 +457,7 @@ class Draw(NamedTuple):
 
 def _draws(trial: Trial) -> list[Draw]:
     """Return all proposals of a trial's configuration, its own first."""
-    repeats = [Draw(again["number"], again["known"], trial) for again in trial.repeats]
+    repeats = [Draw(repeat["number"], repeat["known"], trial) for repeat in trial.repeats]
     return [Draw(trial.number, trial.known or 0, trial), *repeats]
 
 

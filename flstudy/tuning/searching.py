@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from flstudy.remote import is_uri
 from flstudy.study.mirror import BucketMirror
-from flstudy.study.signals import SAVE, heeding
+from flstudy.study.signals import SAVE, handle_signals
 from flstudy.tuning.address import cluster_address
-from flstudy.tuning.cluster import room, starting, store_variables
+from flstudy.tuning.cluster import max_concurrent_trials, set_max_pending_trials, store_variables
 from flstudy.tuning.history import read_history
-from flstudy.tuning.nodes import versions_here, watched_nodes
+from flstudy.tuning.nodes import versions_here, watch_nodes
 from flstudy.tuning.opening import OpenStudy
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.resources import placement
@@ -68,16 +68,17 @@ def search(study: OpenStudy, claims: contextlib.ExitStack) -> SearchedStudy:
         spent_s=folder.spent_s(),
         quiet=plan.quiet,
     )
-    table, stop_signal, mirror = TrialTable(config, folder, progress, study.past), StopSignal(folder.going), None
-    if is_uri(folder.called):
+    table, mirror = TrialTable(config, folder, progress, study.past), None
+    stop_signal = StopSignal(folder.stop_signal_file)
+    if is_uri(folder.name_or_uri):
         mirror = claims.enter_context(BucketMirror(folder, config.study.snapshot_s, progress.say, table.stop))
     on_cluster = cluster_address() is not None
     try:
         with (
             progress,
-            _stopped_by_signals(stop_signal, progress) as listen,
+            _stop_on_signals(stop_signal, progress) as listen,
             writer_of(folder, study.store, store_variables(), study.identity, study.decisive) as writer,
-            watched_nodes(writer.leave.remote) if on_cluster else contextlib.nullcontext(),
+            watch_nodes(writer.leave.remote) if on_cluster else contextlib.nullcontext(),
         ):
             assignment = Assignment(
                 config=config,
@@ -93,7 +94,7 @@ def search(study: OpenStudy, claims: contextlib.ExitStack) -> SearchedStudy:
         if denied is None:
             stopped = isinstance(error, KeyboardInterrupt)
             study.run.finish("KILLED" if stopped else "FAILED")
-            table.spare(lambda: folder.write_state("interrupted" if stopped else "failed"))
+            table.try_writing(lambda: folder.write_state("interrupted" if stopped else "failed"))
             raise
         stop_signal.send()
         table.halt(denied)
@@ -114,16 +115,18 @@ def _fit(
     # All trials of a population are there from the start.
     population = section.scheduler is not None and section.scheduler.exchanges
 
-    def places() -> int:
+    def max_concurrent() -> int:
         if stop_signal.is_sent or table.hopeless is not None:
             return 0
-        return sys.maxsize if population else min(room(section.resources), section.concurrent or sys.maxsize)
+        if population:
+            return sys.maxsize
+        return min(max_concurrent_trials(section.resources), section.concurrent or sys.maxsize)
 
     searcher = Search(
         study.plan.space,
         config,
         name=folder.name,
-        room=places,
+        max_concurrent=max_concurrent,
         past=study.past,
         spending=table,
         journal=folder.journal,
@@ -152,7 +155,7 @@ def _fit(
         ),
     )
     try:
-        with starting(min(places(), section.trials or sys.maxsize)):
+        with set_max_pending_trials(min(max_concurrent(), section.trials or sys.maxsize)):
             tuner.fit()
     finally:
         shutil.rmtree(folder.ray, ignore_errors=True)
@@ -168,7 +171,7 @@ def states_of(writer: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(stop_signal: StopSignal, progress: StudyProgress) -> Iterator[Callable[[], object]]:
+def _stop_on_signals(stop_signal: StopSignal, progress: StudyProgress) -> Iterator[Callable[[], object]]:
     """Let trials end with a snapshot and keep the results at the first Ctrl-C and any SIGTERM; a second Ctrl-C insists.
     SIGUSR1 asks for snapshots. Call the yielded function when Ray Tune has set its handler, which would stop the study.
     """
@@ -184,7 +187,7 @@ def _stopped_by_signals(stop_signal: StopSignal, progress: StudyProgress) -> Ite
         stop_signal.ask_for_snapshots()
         progress.say("every running trial writes a snapshot after its round")
 
-    with heeding({signal.SIGINT: stop, SAVE: save}), contextlib.ExitStack() as later:
+    with handle_signals({signal.SIGINT: stop, SAVE: save}), contextlib.ExitStack() as later:
         if threading.current_thread() is threading.main_thread():  # replaces Ray's handler, which ends the process
             signal.signal(signal.SIGTERM, lambda number, frame: stop())  # stays after the block, for the conclusion
-        yield lambda: later.enter_context(heeding({SAVE: save}))
+        yield lambda: later.enter_context(handle_signals({SAVE: save}))

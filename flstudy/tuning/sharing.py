@@ -46,10 +46,10 @@ def fetch(reference: Any) -> CachedDataset:
     """Return the examples behind a reference, in the store's own memory, which cannot be written to."""
     import ray
 
-    return mapped(*ray.get(reference))
+    return map_examples(*ray.get(reference))
 
 
-def mapped(parts: Sequence[Any], starts: tuple[int, ...], stops: tuple[int, ...]) -> CachedDataset:
+def map_examples(parts: Sequence[Any], starts: tuple[int, ...], stops: tuple[int, ...]) -> CachedDataset:
     """Return the examples whose x, y, owner and split are read-only arrays, without copying them."""
     with warnings.catch_warnings():
         # torch warns that writing to such a tensor is undefined; nothing in flstudy writes to examples.

@@ -103,7 +103,7 @@ def _place(error: OSError, folder: Path | None) -> Path:
 
 
 @contextlib.contextmanager
-def refusing() -> Iterator[None]:
+def refuse_shortage() -> Iterator[None]:
     """Raise ConfigError with the sentence for a shortage while no trial can be lost."""
     try:
         yield

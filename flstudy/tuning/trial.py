@@ -21,7 +21,7 @@ from flstudy.metrics.registry import replica_means
 from flstudy.metrics.run_summary import RunSummary
 from flstudy.recording import Recording
 from flstudy.study import Status, Trial
-from flstudy.study.folder import private
+from flstudy.study.folder import open_private
 from flstudy.study.objectives import worst_value
 from flstudy.study.records import RoundBuffer, RoundRecord
 from flstudy.study.trial import traceback_of
@@ -143,9 +143,9 @@ class TrialTraining:
         config = self.config
         self.summary = RunSummary(config.drift_rounds(), config.rounds, config.session_rounds(), config.recovery)
         with contextlib.ExitStack() as stack:
-            writer, state, lost = self.files.begin(config.seeds)
-            if lost is not None:
-                log.warning("trial %s starts anew: %s", self.trial.number, lost)
+            writer, state, damage = self.files.begin(config.seeds)
+            if damage is not None:
+                log.warning("trial %s starts anew: %s", self.trial.number, damage)
             self.recording = Recording(writer)
             snapshot_arguments: dict[str, Any] = {}
             if writer is not None:
@@ -189,7 +189,7 @@ class TrialTraining:
         self.beat()
         if self.resumed:
             self.resumed = False
-            for earlier in self.files.earlier():
+            for earlier in self.files.earlier_rounds():
                 if earlier.round < record.round:
                     self._take(earlier)
         self._take(record)
@@ -306,7 +306,7 @@ class HangWatch:
 
     def __enter__(self) -> Self:
         if self.timeout_s is not None:
-            self._file = private(self.path, "w")
+            self._file = open_private(self.path, "w")
             self.beat()
         return self
 

@@ -14,13 +14,13 @@ from ray import tune
 
 from flstudy.config.credentials import censored
 from flstudy.study import BestTrial, Status, StudyFolder, Trial, best_trials
-from flstudy.study.best import ranked
+from flstudy.study.best import rank_trials
 from flstudy.study.objectives import objective_values, violations, worst_value
 from flstudy.tracking.store import Store, one_line
 from flstudy.tracking.sync import Delivery, sync_study
 from flstudy.tuning.files import LEFT
 from flstudy.tuning.progress import StudyProgress
-from flstudy.tuning.proposals import Proposal, algorithm_of, reported
+from flstudy.tuning.proposals import Proposal, algorithm_of, trial_of
 from flstudy.tuning.shortage import MEMORY, remedy, shortage
 from flstudy.tuning.stop_signal import StopSignal
 
@@ -74,8 +74,8 @@ class TrialTable:
         return best_trials(self.trials, self._config.study.objective, self._config.rounds)
 
     @property
-    def hung(self) -> str:
-        """The sentence about a trial of which a round took too long."""
+    def hung_message(self) -> str:
+        """The sentence about a trial that hung, since one of its rounds took too long."""
         seconds = self._config.study.failures.round_timeout_s
         return f"the trial hung: no round ended within study.failures.round_timeout_s = {seconds:g} s"
 
@@ -86,18 +86,20 @@ class TrialTable:
 
     # ---- what the search asks ----------------------------------------------------------------------------------------
 
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Return whether the budget leaves no room for another trial; trials under way count with all their rounds."""
         budget, whole = self._config.study.budget, self._config.rounds
         if budget.hours is not None and self._folder.spent_s() >= 3600 * budget.hours:
             return True
         if budget.rounds is None:
             return False
-        return sum(trial.rounds if trial.is_over else whole for trial in self._searched()) + whole > budget.rounds
+        return (
+            sum(trial.rounds if trial.is_over else whole for trial in self._trials_of_search()) + whole > budget.rounds
+        )
 
     def rounds(self, algorithm: str | None = None) -> int:
         """Return the rounds that trials of the search have done."""
-        return sum(trial.rounds for trial in self._searched() if algorithm in (None, trial.algorithm))
+        return sum(trial.rounds for trial in self._trials_of_search() if algorithm in (None, trial.algorithm))
 
     def winners(self) -> list[Trial]:
         """Return the best trials of each algorithm that are to be confirmed, best first."""
@@ -106,13 +108,13 @@ class TrialTable:
     def _leaders(self, top: int) -> list[Trial]:
         """Return the best trials of each algorithm, of those with one configuration the first."""
         leaders = list[Trial]()
-        for trial in ranked(self.trials, self._config.study.objective, self._config.rounds):
+        for trial in rank_trials(self.trials, self._config.study.objective, self._config.rounds):
             ahead = [leader.configuration for leader in leaders if leader.algorithm == trial.algorithm]
             if len(ahead) < top and trial.configuration not in ahead:
                 leaders.append(trial)
         return leaders
 
-    def _searched(self) -> list[Trial]:
+    def _trials_of_search(self) -> list[Trial]:
         return [trial for trial in self.trials if not trial.is_confirmation]
 
     # ---- what Ray reports --------------------------------------------------------------------------------------------
@@ -124,14 +126,14 @@ class TrialTable:
         self._write(trial)
         return trial
 
-    def repeat(self, number: int, again: dict[str, int]) -> None:
+    def repeat(self, number: int, repeat: dict[str, int]) -> None:
         """Note that the search proposed a trial's configuration again."""
         trial = self._by_number[number]
-        trial.repeats.append(again)
+        trial.repeats.append(repeat)
         self._write(trial)
 
-    def started(self, proposal: Proposal, *, anew: bool = False) -> Trial:
-        """Return the trial of a proposal; ``anew``: a worker starts it."""
+    def ensure_started(self, proposal: Proposal, *, anew: bool = False) -> Trial:
+        """Return the trial of a proposal, noted as started; ``anew``: a worker starts it now."""
         number, overrides = proposal["number"], proposal["overrides"]
         trial = self._by_number.get(number) or self.propose(proposal)
         if trial.started is None:
@@ -149,24 +151,24 @@ class TrialTable:
             self._write(trial)
         return trial
 
-    def lost(self, proposal: Proposal, reason: str) -> bool:
+    def note_loss(self, proposal: Proposal, reason: str) -> bool:
         """Take in that a trial's worker died, and return whether the trial may start again."""
-        trial, number = self.started(proposal), proposal["number"]
+        trial, number = self.ensure_started(proposal), proposal["number"]
         if LEFT in reason:
             trial.error = LEFT
         else:
             trial.error = reason
             self._losses[number] += 1
-        again = self._losses[number] <= self._config.study.failures.retries
-        if again:
+        may_restart = self._losses[number] <= self._config.study.failures.retries
+        if may_restart:
             self._progress.say(f"trial {number} starts again: {trial.reason}")
-        return again
+        return may_restart
 
     def report(self, proposal: Proposal, result: dict[str, Any]) -> None:
         """Take in a worker's report of a trial that goes on or ends; Ray's own end of a worker has no trial in it."""
         if "trial" not in result:
             return
-        trial, latest = self.started(proposal), reported(result)
+        trial, latest = self.ensure_started(proposal), trial_of(result)
         trial.objective, trial.rounds = latest.objective, latest.rounds
         trial.metrics, trial.error, trial.deployed = latest.metrics, latest.error, latest.deployed
         trial.run_id = latest.run_id or trial.run_id
@@ -174,7 +176,7 @@ class TrialTable:
 
     def end(self, proposal: Proposal, result: dict[str, Any] | None, *, error: str | None = None) -> None:
         """Take in that a trial is over; without an end of its own, a scheduler stopped it, or its worker died."""
-        trial, study = self.started(proposal), self._config.study
+        trial, study = self.ensure_started(proposal), self._config.study
         if error is not None:
             trial.status, trial.error, trial.objective = Status.FAILED, error, worst_value(study.objective)
             if trial.reason == MEMORY:
@@ -183,7 +185,7 @@ class TrialTable:
             latest = Status((result or {}).get("status", Status.RUNNING))
             trial.status = Status.PRUNED if latest is Status.RUNNING else latest
         if trial.status is Status.INTERRUPTED:
-            self._interrupted(trial)
+            self._note_interruption(trial)
             return
         trial.values = objective_values(study, trial.objective, trial.metrics, broken=trial.is_broken)
         bound = not trial.is_broken and trial.status is not Status.PRUNED
@@ -197,7 +199,7 @@ class TrialTable:
             # As long as the best trial may still change by its confirmation, the models of all that are confirmed stay.
             self._tidy(self._leaders(study.confirm.top if study.confirm.seeds else 1))
 
-    def _interrupted(self, trial: Trial) -> None:
+    def _note_interruption(self, trial: Trial) -> None:
         """Take in a trial that stopped with its study, or by a shortage of the machine: it is to be run again."""
         if trial.error and trial.reason != MEMORY:
             self.halt(trial.reason)
@@ -214,7 +216,7 @@ class TrialTable:
 
     def _fail_if_nothing_came_out(self) -> None:
         """Fail a study whose trials all failed, but for those that diverged."""
-        trials = self._searched()
+        trials = self._trials_of_search()
         failed = [trial for trial in trials if trial.status is Status.FAILED]
         if failed and all(trial.is_broken for trial in trials):
             diverged = len(trials) - len(failed)
@@ -239,14 +241,14 @@ class TrialTable:
 
     def halt(self, sentence: str) -> None:
         """Stop the study, whose disk failed it."""
-        self.stop(f"{sentence}: {remedy(sentence)}, then flstudy tune --resume {self._folder.called}")
+        self.stop(f"{sentence}: {remedy(sentence)}, then flstudy tune --resume {self._folder.name_or_uri}")
 
     def stop(self, reason: str) -> None:
         """Stop the study; the first reason stays."""
         self.hopeless = self.hopeless or reason
 
-    def spare(self, write: Callable[[], Any]) -> bool:
-        """Write to the study's folder, and return whether that was done; a shortage of the machine stops the study.
+    def try_writing(self, write: Callable[[], Any]) -> bool:
+        """Try to write to the study's folder, and return whether that succeeded; a shortage halts the study.
 
         Raises:
             OSError: for any other reason.
@@ -264,9 +266,9 @@ class TrialTable:
     def _write(self, trial: Trial | None = None) -> bool:
         """Write a trial's line, or the lines of all where one is missing; returns whether the disk has them all."""
         if trial is None or self._unwritten:
-            done = self.spare(lambda: self._folder.write_trials(self.trials))
+            done = self.try_writing(lambda: self._folder.write_trials(self.trials))
         else:
-            done = self.spare(lambda: self._folder.write_trial(trial))
+            done = self.try_writing(lambda: self._folder.write_trial(trial))
         self._unwritten = not done
         return done
 
@@ -280,11 +282,11 @@ class TrialTable:
             if trial.status is Status.RUNNING:
                 trial.status = Status.INTERRUPTED
         self._fail_if_nothing_came_out()
-        if self._write() or (self.spare(self._folder.make_room) and self._write()):
-            self.spare(lambda: self._tidy([winner.trial for winner in self.best] if complete else self.trials))
+        if self._write() or (self.try_writing(self._folder.remove_unfinished_files) and self._write()):
+            self.try_writing(lambda: self._tidy([winner.trial for winner in self.best] if complete else self.trials))
 
     def deliver(self, store: Store) -> Delivery | None:
-        """Give MLflow what it has missed of the study; None if it went away."""
+        """Give MLflow the parts of the study that it lacks; returns None if it went away."""
         try:
             delivery = sync_study(self._folder, store)
         except Exception as error:  # the folder has it all: a store that went away must not lose the study
@@ -318,7 +320,7 @@ class RayEvents(tune.Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **named: Any) -> None:
         self.at_work.add(trial.config["number"])
-        self._table.started(trial.config, anew=True)
+        self._table.ensure_started(trial.config, anew=True)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **named: Any
@@ -334,26 +336,26 @@ class RayEvents(tune.Callback):
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **named: Any) -> None:
         """Take in that a trial's worker died; Ray starts the trial again."""
         self.at_work.discard(trial.config["number"])
-        self._table.lost(trial.config, self._reason(trial))
+        self._table.note_loss(trial.config, self._reason(trial))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **named: Any) -> None:
         """Take in that a trial's worker died, and Ray gave up: for good, or since the worker died before it started."""
         self.at_work.discard(trial.config["number"])
         reason = self._reason(trial)
-        again = self._table.lost(trial.config, reason)
-        if not again and not self._stop_signal.is_sent:  # a signal to all processes of a job ends workers, too
+        may_restart = self._table.note_loss(trial.config, reason)
+        if not may_restart and not self._stop_signal.is_sent:  # a signal to all processes of a job ends workers, too
             self._table.end(trial.config, trial.last_result, error=reason)
-        self._search.lost(trial.config["number"], again=again and not self._stop_signal.is_sent)
+        self._search.settle_loss(trial.config["number"], restart=may_restart and not self._stop_signal.is_sent)
 
     def _reason(self, trial: Any) -> str:
         """Return the reason why a trial's worker died; the trial hung, if it left the stacks of its threads behind."""
         try:
-            stood = ray.get(self._writer.hung.remote(trial.config["number"]), timeout=_GRACE_S)
+            stacks = ray.get(self._writer.read_stacks.remote(trial.config["number"]), timeout=_GRACE_S)
         except ray.exceptions.RayError:  # the writer was killed, too
-            stood = ""
-        if not stood:
+            stacks = ""
+        if not stacks:
             return _loss(trial)
-        return f"{stood}\n{self._table.hung}"
+        return f"{stacks}\n{self._table.hung_message}"
 
 
 class StopOnInterrupt(tune.Stopper):

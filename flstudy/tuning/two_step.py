@@ -35,12 +35,12 @@ class TwoStep(RandomSearch):
 
     tie: list[list[str]] = field(default_factory=list)
     """Keys that have the same value in step 1, such as [[algorithm.server_lr, algorithm.lr], [algorithm.tau,
-    algorithm.eps]]; an algorithm that lacks one of them sweeps the others."""
+    algorithm.eps]]. An algorithm that lacks one of them sweeps the others."""
     first: dict[str, list[Any]] = field(default_factory=dict)
     """Values of a key in step 1, some of its choice. A key that is not named takes all values of its choice."""
     radius: int = hyper(1, "[1, 1e6]")
-    """Largest distance of step 2's values from the best of step 1, in steps of the grid. All combinations within it are
-    tried, the nearest first, as far as study.trials goes."""
+    """Step 2 tries every combination of values up to this many steps of its grid away from the best of step 1. It
+    begins with the nearest ones, and goes as far as study.trials allows."""
 
     # ---- the two steps -----------------------------------------------------------------------------------------------
 
@@ -63,8 +63,9 @@ class TwoStep(RandomSearch):
         return grid, True
 
     def second_step(self, space: Space, best: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> list[Point]:
-        """Return the grid around a point: every numeric key up to ``radius`` steps away, each by itself, nearest points
-        first (fewest steps in sum); other keys keep their values.
+        """Return the grid around a point, nearest points (fewest steps in sum) first.
+
+        Every numeric key goes up to ``radius`` steps away; other keys keep their values.
 
         Args:
             space: with the grids.
@@ -96,7 +97,14 @@ class TwoStep(RandomSearch):
         self, space: Space, points: Sequence[Point], higher: bool, trials: Sequence["FrozenTrial"]
     ) -> list[Point] | None:
         """Return the points of step 2; None as long as a trial of step 1 is under way, [] where none of step 1 has a
-        value. ``trials``: all of the arm, of which those of step 2 do not count here."""
+        value.
+
+        Args:
+            space: with the grids.
+            points: of step 1.
+            higher: whether higher values are better.
+            trials: all of the arm, of which those of step 2 do not count here.
+        """
         from optuna.trial import TrialState
 
         of_first_step = [trial for trial in trials if trial.params in points]
@@ -117,7 +125,7 @@ class TwoStep(RandomSearch):
         return self.second_step(space, {key: best[key] for key in sorted(best)}, points)
 
     def plan(self, space: Space, config: "Config") -> list[ArmPlan]:
-        """Plan of each arm, as far as is known before it begins."""
+        """Return the plan of each arm, as far as it is known before the search begins."""
         names = list(space.domains["algorithm"].extremes()) if "algorithm" in space.domains else [None]
         points, arms = self.first_points(space, config)[0], []
         for name, share in zip(names, arm_shares(config.study.trials, len(names)), strict=True):
@@ -136,7 +144,7 @@ class TwoStep(RandomSearch):
                 f"study.allocation must be equal with TwoStep, got {study.allocation!r}: the second step is around "
                 "each algorithm's own best"
             )
-        for key, domain in [pair for name in (None, *space.own) for pair in space.of(name).items()]:
+        for key, domain in [pair for name in (None, *space.arm_domains) for pair in space.of(name).items()]:
             if domain.kind != "choice":
                 raise ConfigError(
                     f"study.search.{key} must be a choice with TwoStep, got {domain.kind}: list its grid, such as "

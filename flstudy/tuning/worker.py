@@ -17,7 +17,7 @@ from flstudy.study import Status, Trial
 from flstudy.tuning.cluster import thread_settings
 from flstudy.tuning.files import LEFT, LeftError, Write
 from flstudy.tuning.outbox import Outbox
-from flstudy.tuning.own_files import importable
+from flstudy.tuning.own_files import make_importable
 from flstudy.tuning.proposals import Proposal, algorithm_of, result_of
 from flstudy.tuning.trial import HangWatch, run_trial
 
@@ -51,8 +51,8 @@ def worker_class(assignment: Assignment) -> type:
     from ray.tune.trainable.function_trainable import wrap_function
 
     def train(proposal: Proposal) -> None:
-        importable(assignment.path)
-        if os.path.isdir(assignment.cwd):  # of another node it may be none
+        make_importable(assignment.path)
+        if os.path.isdir(assignment.cwd):  # may be missing on another node
             os.chdir(assignment.cwd)
         work(assignment, proposal)
 
@@ -62,7 +62,7 @@ def worker_class(assignment: Assignment) -> type:
         def setup(self, config: Any) -> None:
             super().setup(config)
             before: Any = signal.getsignal(signal.SIGTERM)
-            signal.signal(signal.SIGTERM, lambda *arguments: told_to_end(lambda: before(*arguments)))
+            signal.signal(signal.SIGTERM, lambda *arguments: handle_sigterm(lambda: before(*arguments)))
 
         def cleanup(self) -> None:
             super().cleanup()  # tells the thread to stop
@@ -75,14 +75,14 @@ _idle, _frozen, _leaving = threading.Event(), threading.Event(), threading.Event
 _idle.set()
 
 
-def told_to_end(end: Callable[[], Any]) -> None:
+def handle_sigterm(end: Callable[[], Any]) -> None:
     """Handle SIGTERM: a trial leaves with a snapshot after its round; without a trial, or a second time, end."""
     if _idle.is_set() or _leaving.is_set():
         end()
     _leaving.set()
 
 
-def stays(assignment: Assignment) -> bool:
+def can_take_trial(assignment: Assignment) -> bool:
     """Return whether this node, of a cluster, takes a trial: Ray starts no worker on one that drains, but keeps those
     that are there.
 
@@ -112,8 +112,8 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
     """Run one trial and report to Ray Tune."""
     from ray import tune
 
-    if not stays(assignment):
-        raise left()
+    if not can_take_trial(assignment):
+        raise left_error()
     _idle.clear()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     os.environ.update(thread_settings(assignment.threads))
@@ -145,7 +145,7 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
         trial.run_id = outbox.run_id
         wanted = scheduler is not None and scheduler.passes_state and running
         try:
-            with state_given(save if wanted else None) as checkpoint:
+            with state_checkpoint(save if wanted else None) as checkpoint:
                 tune.report(result_of(trial), checkpoint=checkpoint)
         except SystemExit as exit:  # how Ray says that the scheduler stopped the trial
             stop = exit
@@ -163,10 +163,10 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
                 files=outbox,
                 tracker=outbox,
                 resume=None if checkpoint is None else Path(checkpoint) / STATE,
-                watch=HangWatch(timeout, outbox.hung),
+                watch=HangWatch(timeout, outbox.stacks_file),
             )
     except LeftError as error:
-        raise left() from error
+        raise left_error() from error
     finally:
         outbox.close()
         _idle.set()
@@ -176,7 +176,7 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
     return trial
 
 
-def left() -> Exception:
+def left_error() -> Exception:
     """Return the error that Ray takes for a worker's end without a failure: it starts the trial again, elsewhere."""
     from ray.exceptions import RayActorError
 
@@ -184,7 +184,7 @@ def left() -> Exception:
 
 
 @contextlib.contextmanager
-def state_given(save: Write | None) -> Iterator[Any]:
+def state_checkpoint(save: Write | None) -> Iterator[Any]:
     """Yield the trial's state as a checkpoint of Ray's; None without ``save``."""
     from ray.tune import Checkpoint
 

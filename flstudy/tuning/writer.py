@@ -62,23 +62,23 @@ class Writer:
         self._claims = contextlib.ExitStack()
         with contextlib.suppress(ConfigError):  # a disk that cannot lock; the driver's own claim counts
             wait_for_writer(folder)
-            self._claims.enter_context(folder.writing.held(folder.name))
+            self._claims.enter_context(folder.writer_lock.hold(folder.name))
 
-    def open(self, trial: Mapping[str, Any], attempt: str, node: str, hung: str) -> Answer:
+    def open(self, trial: Mapping[str, Any], attempt: str, node: str, stacks_file: str) -> Answer:
         """Listen to a new attempt of a trial, and no more to the last one.
 
         Args:
             trial: its record so far, as JSON.
             attempt: id that its messages carry.
             node: id of Ray's node where it runs.
-            hung: the file of that node with the stacks of a trial that hung.
+            stacks_file: the file of that node with the stacks of a trial that hung.
         """
         record = Trial.from_json(trial)
         last = self._desks.get(record.number)
         key, name, tags = trial_identity(record, **self._identity)
-        after, note = None if last is None else last.run, self._folder.sending(record.number)
+        after, note = None if last is None else last.run, self._folder.metrics_batch_file(record.number)
         run = TrialRun(self._store, name=name, key=key, tags=tags, after=after, note=note, decisive=self._decisive)
-        self._desks[record.number] = TrialDesk(self._folder, record.number, attempt, run, (node, hung))
+        self._desks[record.number] = TrialDesk(self._folder, record.number, attempt, run, (node, stacks_file))
         return None, None, None
 
     def tell(self, number: int, attempt: str, what: str, *arguments: Any) -> Answer:
@@ -105,7 +105,7 @@ class Writer:
         """Let the trials of Ray's nodes that drain go on elsewhere."""
         self._leaving = set(nodes)
 
-    def hung(self, number: int) -> str:
+    def read_stacks(self, number: int) -> str:
         """Return the stacks of the threads of a trial's lost worker; empty where it did not hang. Its files there are
         removed."""
         if number not in self._desks:
@@ -163,7 +163,7 @@ def wait_for_writer(folder: StudyFolder) -> None:
         ConfigError: where it stays.
     """
     until = time.monotonic() + _LOCK_S
-    while (holder := folder.writing.holder()) is not None:
+    while (holder := folder.writer_lock.holder()) is not None:
         if time.monotonic() > until:
             raise ConfigError(f"study {folder.name} is still written to by {holder}: end that process")
         time.sleep(0.2)
@@ -208,7 +208,7 @@ class TrialDesk:
     def __init__(self, folder: StudyFolder, number: int, attempt: str, run: TrialRun, where: tuple[str, str]) -> None:
         self.attempt, self.run, self.where = attempt, run, where
         self._folder, self._number = folder, number
-        self._lookout = Lookout(folder.going)
+        self._lookout = Lookout(folder.stop_signal_file)
         self._records: RecordWriter | None = None
         self._shown = False  # the rounds before this attempt
         self._file: tuple[contextlib.ExitStack, IO[bytes], int] | None = None  # arriving; its checksum so far
@@ -218,12 +218,12 @@ class TrialDesk:
     def begin(self, seeds: Sequence[int], anew: bool = False) -> tuple[str | None, bool]:
         """Open the trial's records; returns their damage, and whether there is a snapshot to go on from."""
         records, snapshot = self._folder.records(self._number), self._folder.snapshot(self._number)
-        lost = records_damage(records)
-        if anew or lost is not None:
+        damage = records_damage(records)
+        if anew or damage is not None:
             snapshot.unlink(missing_ok=True)
             shutil.rmtree(records, ignore_errors=True)
         self._records = RecordWriter(records, seeds)
-        return lost, snapshot.is_file()
+        return damage, snapshot.is_file()
 
     def rounds(self) -> pa.Buffer:
         """Return all rounds on disk as an Arrow stream."""
@@ -301,7 +301,7 @@ class TrialDesk:
             with contextlib.suppress(OSError):
                 path.parent.rmdir()
 
-    def listed(self, name: str) -> list[str]:
+    def list_files(self, name: str) -> list[str]:
         """Return the files of a folder beside the snapshots."""
         return sorted(path.name for path in self._place(f"snapshots/{name}").iterdir())
 
@@ -340,7 +340,7 @@ class TrialDesk:
 def writer_of(
     folder: StudyFolder, store: Store, access: Mapping[str, str], identity: Mapping[str, Any], decisive: Sequence[str]
 ) -> Iterator[Any]:
-    """Ray's handle of a study's writer, on this node; it has written all messages when the block ends."""
+    """Yield Ray's handle of a study's writer, on this node; it has written all messages when the block ends."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -62,10 +62,10 @@ class Timed(trial_table.TrialTable):
         super().__init__(*arguments, **named)
         type(self).began, type(self).done = {}, {}
 
-    def started(self, proposal: Any, *, anew: bool = False) -> Any:
+    def ensure_started(self, proposal: Any, *, anew: bool = False) -> Any:
         """Stamped."""
         self.began.setdefault(proposal["number"], time.perf_counter())
-        return super().started(proposal, anew=anew)
+        return super().ensure_started(proposal, anew=anew)
 
     def end(self, proposed: dict[str, Any], *arguments: Any, **named: Any) -> None:
         """Stamped."""

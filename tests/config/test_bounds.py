@@ -276,7 +276,7 @@ def begin_search(config: Config) -> None:
     from flstudy.tuning.schedulers import ray_scheduler
     from flstudy.tuning.search import Search
 
-    search = Search(Space.of_study(config.study), config, name="s", room=lambda: 2)
+    search = Search(Space.of_study(config.study), config, name="s", max_concurrent=lambda: 2)
     assert search.suggest("first")["overrides"]  # type: ignore[index]
     search.suggest("second")
     ray_scheduler(config)

@@ -16,7 +16,7 @@ from flstudy.config import Config, ConfigError, load
 from flstudy.config.composition import trial_config, whole_study
 from flstudy.config.reading import content_of
 from flstudy.config.schema import class_names, config_schema
-from flstudy.config.values import arguments_of, flat
+from flstudy.config.values import arguments_of, flat_items
 from flstudy.config.written import config_of
 from flstudy.registry import named
 from flstudy.reporting.report import write_best
@@ -178,7 +178,7 @@ def test_an_argument_without_a_default_may_be_searched(tmp_path: Path, place: st
     assert [chosen[root] for chosen in owners] == [name]
     assert config.with_overrides({root: name, key: value}).flat()[key] == value  # the drawn value, not a stand-in
     whole = whole_study(content_of(config.path, config.content), imports=True)
-    assert dict(flat(trial_config(whole, {root: name, key: value})))[key] == value
+    assert dict(flat_items(trial_config(whole, {root: name, key: value})))[key] == value
     assert len(space.grid(config, 2)) == 6  # 2 rates without the argument, 2 times 2 with it
 
 
@@ -505,7 +505,7 @@ def printed(capsys: pytest.CaptureFixture[str], command: str, path: Path, *optio
 def trained_values(nested: dict[str, Any]) -> dict[str, Any]:
     """Dotted keys of what trains: none of the study, the run, the store and the place of modules."""
     places = ("study", "run", "store", "modules")
-    return {key: value for key, value in flat(nested) if key.partition(".")[0] not in places}
+    return {key: value for key, value in flat_items(nested) if key.partition(".")[0] not in places}
 
 
 def properties(name: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flstudy.config import ConfigError, load
-from flstudy.tuning.plan import check_study, first_judged
+from flstudy.tuning.plan import check_study, first_judged_round
 
 QUICK = Path(__file__).parents[2] / "tune_configs" / "quick.yaml"  # 60 rounds, a drift in round 31, a rung in round 40
 
@@ -45,7 +45,7 @@ def test_a_scheduler_that_meets_no_evaluation_before_the_end_is_refused(changes)
 )
 def test_trials_are_judged_in_the_first_evaluated_round_from_the_first_rung_on(scheduler, grace, every, first):
     settings = {"study.scheduler": scheduler, "study.scheduler.grace_rounds": grace}
-    assert first_judged(load(QUICK, {"evaluate_every": every, **settings}, command="tune")) == first
+    assert first_judged_round(load(QUICK, {"evaluate_every": every, **settings}, command="tune")) == first
 
 
 @pytest.mark.parametrize(

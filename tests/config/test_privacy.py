@@ -4,7 +4,7 @@ import pytest
 
 from flstudy.cli import main
 from flstudy.config import ConfigError, load
-from flstudy.tuning.plan import before_it_starts
+from flstudy.tuning.plan import start_remarks
 
 from .refusal import assert_refused
 from .test_config import QUICK
@@ -101,6 +101,6 @@ def test_the_command_line_refuses_it_before_any_work(command, capsys, tmp_path, 
 
 
 def test_a_private_study_says_first_that_tuning_spends_budget():
-    (line,) = before_it_starts(load(QUICK, PRIVATE, command="tune"), [])
+    (line,) = start_remarks(load(QUICK, PRIVATE, command="tune"), [])
     assert "choosing among them spends more of the privacy budget, which is not counted here" in line
-    assert before_it_starts(load(QUICK, {"privacy.clip": 0.5}, command="tune"), []) == []
+    assert start_remarks(load(QUICK, {"privacy.clip": 0.5}, command="tune"), []) == []

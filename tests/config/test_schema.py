@@ -16,14 +16,14 @@ from jsonschema import Draft202012Validator
 import flstudy
 from flstudy.cli import main
 from flstudy.config import Config, ConfigError, load
-from flstudy.config.composition import edited, quick_check
+from flstudy.config.composition import quick_check, with_edits
 from flstudy.config.help import KINDS
 from flstudy.config.reading import content_of
 from flstudy.config.registry import ROOTS
 from flstudy.config.schema import PATH, class_names, config_schema, generated, text
 from flstudy.config.shipped import configs
 from flstudy.config.starter import starter
-from flstudy.config.values import completed, nodes
+from flstudy.config.values import completed, nodes_of_key
 from flstudy.study.space import Space
 from flstudy.tasks import Mlp
 
@@ -130,7 +130,7 @@ BEYOND: list[dict[str, Any]] = [  # refused too, but by what a standard validato
 
 def mutated(changes: dict[str, Any]) -> dict[str, Any]:
     """quick.yaml's content with keys changed, as a file would say it."""
-    return edited(content_of(QUICK), changes.items())
+    return with_edits(content_of(QUICK), changes.items())
 
 
 def verdict(action: Any) -> bool:
@@ -173,7 +173,7 @@ def test_all_shipped_configs_are_valid_for_any_validator():
 
 
 def test_a_node_says_what_an_editor_shows():
-    (schema,), beside = nodes("algorithm.gamma", {"algorithm": ["Flash"]})
+    (schema,), beside = nodes_of_key("algorithm.gamma", {"algorithm": ["Flash"]})
     assert (schema["x-domain"], schema["x-symbol"], schema["default"]) == ("[0, 1e12]", "γ", 0.04)
     assert "early stopping" in schema["description"]
     assert "algorithm.tau" in beside

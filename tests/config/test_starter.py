@@ -10,7 +10,7 @@ from flstudy.cli import main
 from flstudy.config import ConfigError, load
 from flstudy.config.reading import content_of, parsed
 from flstudy.config.schema import class_names
-from flstudy.config.starter import NONE, Choice, asked, starter
+from flstudy.config.starter import NONE, Choice, ask_choice, starter
 from flstudy.config.values import completed
 from flstudy.tuning.plan import check_study
 
@@ -136,7 +136,7 @@ def test_the_command_takes_names_and_refuses_others(tmp_path, monkeypatch, capsy
 
 def test_a_terminal_is_asked_until_it_names_what_there_is():
     answers, messages = iter(["Digit", "Digits", "Flash, FedAvg", "", "none"]), []
-    assert asked(lambda question: next(answers), messages.append) == Choice(algorithms=("Flash", "FedAvg"))
+    assert ask_choice(lambda question: next(answers), messages.append) == Choice(algorithms=("Flash", "FedAvg"))
     assert messages == ["unknown dataset 'Digit': did you mean 'Digits'? (flstudy list datasets shows all)"]
     assert next(answers) == "none"
 

@@ -6,7 +6,7 @@ import torch
 
 from flstudy.algorithms import FedAdam, FedAvg, Scaffold
 from flstudy.controllers import Average, DynamicInitialModel
-from flstudy.federation.play_round import stepped, uploaded
+from flstudy.federation.play_round import make_inbox, step_server
 from flstudy.population import AlternatingGroups, Event
 
 from ..worlds import SEEDS, difference, drifting, run
@@ -104,7 +104,7 @@ def test_rounds_inside_a_session_are_the_algorithm_s(algorithm):
         before = module.servers[index - 1]
         fit = module.executor.fit(algorithm, before, (), cohort.jobs, cohort.batches)
         world = cohort._replace(round=cohort.round._replace(concepts=None))
-        expected = stepped(algorithm, before, uploaded(algorithm, world, fit), world.round)
+        expected = step_server(algorithm, before, make_inbox(algorithm, world, fit), world.round)
         assert difference(expected, module.servers[index]) <= 1e-13
 
 

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from flstudy import Coordinator
 from flstudy.algorithms import FedAdam, FedAvg, FedOmd, Layout
 from flstudy.controllers import BlockSchedule, Instance, MasterFL, Moment, Rate, running_instance
-from flstudy.federation.play_round import stepped, uploaded
+from flstudy.federation.play_round import make_inbox, step_server
 from flstudy.population import SuddenDrift
 from flstudy.population.streams import random_bits
 
@@ -73,7 +73,7 @@ def test_figure_1_in_a_run():
         cohort = population.cohort(offset + 1)
         fit = module.executor.fit(OMD, before, (), cohort.jobs, cohort.batches)
         world_ = cohort._replace(round=cohort.round._replace(concepts=None))
-        after = stepped(OMD, before, uploaded(OMD, world_, fit), world_.round)
+        after = step_server(OMD, before, make_inbox(OMD, world_, fit), world_.round)
         return difference(after.x, module.servers[offset].x) <= 1e-13
 
     for offset, came_from in ((3, 2), (7, 4), (9, 0), (10, 9), (11, 10), (15, 14)):

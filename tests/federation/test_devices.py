@@ -16,7 +16,7 @@ from flstudy import Coordinator
 from flstudy.algorithms import FedAvg, Scaffold
 from flstudy.config import ConfigError, load
 from flstudy.execution.context import TrainingContext
-from flstudy.execution.parts import PartWork, Share, shares
+from flstudy.execution.parts import PartWork, RoundPart, balanced_parts
 from flstudy.execution.places import DeviceThread, Modes
 from flstudy.execution.sharded import make_named
 from flstudy.federation.blocks import BankRows
@@ -38,10 +38,13 @@ def over(devices, algorithm, executor="vectorized", *, rounds=3, population=None
 
 
 def test_jobs_are_shared_by_their_steps_and_replicas_where_there_are_few():
-    assert shares(torch.tensor([[5], [1], [3]]), 2) == [Share(0, [0]), Share(0, [1, 2])]
-    assert shares(torch.tensor([[5, 1, 3], [5, 1, 3]]), 2) == [Share(1, [0]), Share(1, [1, 2])]
-    assert shares(torch.tensor([[5]]), 3) == [Share(1, [0])]
-    assert shares(torch.tensor([[4, 1, 3, 3, 1, 1]]), 2, together=2) == [Share(1, [2, 3]), Share(1, [0, 1, 4, 5])]
+    assert balanced_parts(torch.tensor([[5], [1], [3]]), 2) == [RoundPart(0, [0]), RoundPart(0, [1, 2])]
+    assert balanced_parts(torch.tensor([[5, 1, 3], [5, 1, 3]]), 2) == [RoundPart(1, [0]), RoundPart(1, [1, 2])]
+    assert balanced_parts(torch.tensor([[5]]), 3) == [RoundPart(1, [0])]
+    assert balanced_parts(torch.tensor([[4, 1, 3, 3, 1, 1]]), 2, together=2) == [
+        RoundPart(1, [2, 3]),
+        RoundPart(1, [0, 1, 4, 5]),
+    ]
 
 
 @pytest.mark.slow
@@ -101,16 +104,16 @@ def test_a_thread_of_an_accelerator_trains_alike():
     rows = BankRows(coordinator.bank, coordinator.algorithm, work.jobs.client, server.x)
     context = TrainingContext(coordinator.task_function, coordinator.evaluation.evaluator.store)
     place = DeviceThread(partial(make_named, "vectorized", False, None), context, torch.device("cpu"))
-    part, weights = Share(1, [0, 2]), torch.full(work.sizes.shape, 1 / 3, dtype=server.x.dtype)
+    part, weights = RoundPart(1, [0, 2]), torch.full(work.sizes.shape, 1 / 3, dtype=server.x.dtype)
     inputs = part.of((work.jobs, work.batches, weights))
     some = PartWork(coordinator.algorithm, server, *inputs, 1)
     with torch.autograd.set_grad_enabled(True):
         done = place.end(place.begin(Modes.here("cpu", 0, [0]), some, rows, part))
-    fit = coordinator.executor.fit(coordinator.algorithm, server, rows.some(part), *inputs[:2])
+    fit = coordinator.executor.fit(coordinator.algorithm, server, rows.gather(part), *inputs[:2])
     for sums, leaf in zip(done.uploads.total, fit.uploads, strict=True):
         assert difference(sums, leaf.sum(1)) < 1e-12
     place.keep(rows, part, done)
-    assert difference(rows.some(part), fit.clients) < 1e-12
+    assert difference(rows.gather(part), fit.clients) < 1e-12
     assert place.ask("choices")["compile"] is False
     place.close(True)
 

@@ -8,7 +8,7 @@ from flstudy import Population
 from flstudy.algorithms import Flash
 from flstudy.population import Digits, Dirichlet, Examples, Partition, Synthetic
 from flstudy.population.dataset_cache import DatasetCache, installed, key, load_examples, read_examples
-from flstudy.tuning.sharing import mapped
+from flstudy.tuning.sharing import map_examples
 
 from ..worlds import CLASSES, FEATURES, difference, drifting, examples, run, state
 
@@ -101,7 +101,7 @@ def protected(loads, folder):
         if part is not None:
             np.save(folder / f"{name}.npy", part.numpy())
         parts.append(None if part is None else np.load(folder / f"{name}.npy", mmap_mode="r"))
-    return mapped(parts, loads.starts, loads.stops)
+    return map_examples(parts, loads.starts, loads.stops)
 
 
 @pytest.mark.slow

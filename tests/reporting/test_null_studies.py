@@ -46,7 +46,7 @@ def simulate(rng, trials, better=0.0, confirm=0):
             for entry in sorted(candidates, key=lambda entry: -entry.objective)[:confirm]:
                 train(algorithm, range(100, 100 + NEW), fresh, stage="confirm", confirms=entry.number)
     results = StudyResults(folder=StudyFolder("simulated"), config=CONFIG, trials=tuple(entries), events=())
-    return {best.trial.algorithm: scores[best.speaker.number] for best in results.best}
+    return {best.trial.algorithm: scores[best.reported_trial.number] for best in results.best}
 
 
 def share_different(trials, studies=STUDIES, seed=0, **more):

@@ -133,7 +133,7 @@ def test_an_equal_budget_and_appendix_a_s_values_first(name):
     assert set(config.study.presets) == set(algorithms)
     assert ("Oracle" in algorithms) == bool(config.events())
     space = Space.parse(config.study.search)
-    assert space.outside(config) == []
+    assert space.outside_remarks(config) == []
     points, candidates = space.defaults(config), [candidate for _, candidate in space.candidates(config)]
     assert [point["algorithm"] for point in points] == algorithms
     for point, candidate in zip(points, candidates, strict=True):

@@ -11,13 +11,13 @@ from flstudy import cli
 from flstudy.config import load
 from flstudy.config.composition import quick_check
 from flstudy.study import Space, Status, StudyFolder, Trial
-from flstudy.study.announcement import WIDTH, ConfigOutline, announced_run, announced_study
+from flstudy.study.announcement import WIDTH, ConfigOutline, run_announcement, study_announcement
 from flstudy.tuning.samplers import search_size
 
 QUICK = str(Path(__file__).parents[2] / "tune_configs" / "quick.yaml")
 
 
-def announce(*options, command=announced_study, path=QUICK, resume=None):
+def announce(*options, command=study_announcement, path=QUICK, resume=None):
     values = quick_check(path, options)
     lines = command(values, path, "mlflow.db", *([resume] if resume else []))
     assert max(map(len, lines)) <= WIDTH
@@ -56,12 +56,12 @@ def test_a_study_that_goes_on_tells_what_is_over(tmp_path, monkeypatch):
 
 def test_a_run_tells_its_rounds_seeds_devices_and_places(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = announce(command=announced_run)
+    text = announce(command=run_announcement)
     assert text == (
         "quick: 60 rounds of Flash with 3 seeds at once, 10 of 20 devices in each round "
         "results: runs/quick; MLflow: mlflow.db"
     )
-    assert "MLflow" not in announce("--run.track=false", command=announced_run)
+    assert "MLflow" not in announce("--run.track=false", command=run_announcement)
 
 
 GRID = {

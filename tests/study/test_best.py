@@ -54,7 +54,7 @@ def test_algorithms_are_ordered_by_what_they_are_judged_by():
         again(3, 1, 0.84, algorithm="FedAvg"),
     ]
     ranked = best_trials(trials, Objective(), ROUNDS)
-    assert [(best.trial.algorithm, best.speaker.number, best.judged) for best in ranked] == [
+    assert [(best.trial.algorithm, best.reported_trial.number, best.ranking_value) for best in ranked] == [
         ("FedAvg", 3, 0.84),
         ("Flash", 2, 0.8),
     ]

@@ -9,7 +9,7 @@ import yaml
 
 from flstudy.config import ConfigError
 from flstudy.config.composition import EARLIER, whole_study
-from flstudy.config.values import flat
+from flstudy.config.values import flat_items
 from flstudy.study import StudyFolder, load_study
 from flstudy.study.folder import EARLIER_FORMAT, FORMAT
 from flstudy.study.resuming import check_changes, load_study_config
@@ -56,7 +56,7 @@ def test_its_methods_keep_their_values(earlier: StudyFolder) -> None:
     assert trial.overrides["algorithm"] == "FedAvg"  # the name of its arm
     best = load_study(earlier).trial_config(trial)
     assert best["algorithm"]["init_args"]["lr"] == 0.2
-    assert dict(flat(best))["population.partition"] == "Iid"
+    assert dict(flat_items(best))["population.partition"] == "Iid"
 
 
 def test_what_it_becomes_is_a_study_of_today(earlier: StudyFolder) -> None:

@@ -64,7 +64,7 @@ def test_a_second_process_is_refused_in_a_sentence(folder, driver):
         r"wait for its end, or stop it there \(Ctrl-C\)", message
     )  # fmt: skip
     assert len(message) <= 200
-    assert folder.busy() == message
+    assert folder.busy_message() == message
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_the_kernel_frees_the_lock_of_a_killed_process_though_its_child_lives(fo
     driver.kill()
     driver.wait()
     assert folder.state()["state"] == "killed"
-    assert folder.busy() is None
+    assert folder.busy_message() is None
     with folder.claim():
         assert folder.lock.holder() == Holder.parse(folder.lock.path.read_bytes())
     assert folder.lock.path.read_bytes() == b""
@@ -141,7 +141,7 @@ def test_a_disk_that_cannot_lock_is_said_and_processes_are_told_apart(folder, mo
         assert folder.lock.holder() == Holder.parse(folder.lock.path.read_bytes())
     assert [record.getMessage().endswith("this disk cannot lock, so two drivers are told apart by their processes")
             for record in caplog.records] == [True]  # fmt: skip
-    assert folder.busy() is None
+    assert folder.busy_message() is None
 
 
 def test_the_beat_goes_on_as_long_as_the_folder_is_held(folder, monkeypatch):

@@ -102,7 +102,7 @@ def test_what_is_in_the_bucket_is_what_is_here(uri, tmp_path):
 def train_for_ever(uri, home, begins):
     """A driver at a home of its own: goes on with the study, one short trial after the other."""
     os.environ["XDG_CACHE_HOME"] = home
-    folder = begun(uri) if begins else StudyFolder.fetched(f"{uri}/small")
+    folder = begun(uri) if begins else StudyFolder.fetch(f"{uri}/small")
     with contextlib.ExitStack() as claims:
         if begins:
             claims.enter_context(folder.claim())
@@ -222,14 +222,14 @@ def test_another_driver_is_refused_in_a_sentence(uri, elsewhere):
         folder.write_state("running", study_id="1")
         BucketMirror(folder).send()
         elsewhere("second")
-        copy = StudyFolder.fetched(f"{uri}/small")
+        copy = StudyFolder.fetch(f"{uri}/small")
         assert copy.state()["state"] == "running"
         with (
             pytest.raises(ConfigError, match=rf"study small is running in process {os.getpid()} on .*: wait"),
             copy.claim(),
         ):
             pass
-        assert str(os.getpid()) in str(copy.busy())
+        assert str(os.getpid()) in str(copy.busy_message())
     with copy.claim():  # released
         assert copy.lock.holder() is not None
 
@@ -265,7 +265,7 @@ def test_of_many_that_come_at_once_one_has_the_lease(uri):
         lease = Lease(remote)
         together.wait()
         try:
-            with lease.held("small"):
+            with lease.hold("small"):
                 got.append(lease.token)
                 over.wait(LIMIT_S)
         except ConfigError as error:
@@ -316,7 +316,7 @@ def test_a_lease_that_is_being_written_anew_is_read_again(uri, elsewhere, monkey
         BucketMirror(folder).send()
         assert not broken
         elsewhere("second")
-        copy = StudyFolder.fetched(f"{uri}/small")
+        copy = StudyFolder.fetch(f"{uri}/small")
         broken += [0, 20]
         with pytest.raises(ConfigError, match="study small is running in process"), copy.claim():
             pass
@@ -344,7 +344,7 @@ def test_what_the_bucket_has_not_got_goes_on_here(uri):
         BucketMirror(folder).send()
         work(folder, 0)  # and killed
     with contextlib.ExitStack() as claims:
-        assert len(StudyFolder.resume(StudyFolder.fetched(f"{uri}/small").path, claims).read_trials()) == 1
+        assert len(StudyFolder.resume(StudyFolder.fetch(f"{uri}/small").path, claims).read_trials()) == 1
         BucketMirror(folder).send()
     assert content(folder.path) == content(WorkingCopy.of(f"{uri}/small").path)
 
@@ -357,12 +357,12 @@ def test_what_another_machine_has_done_comes_first(uri, elsewhere):
         work(folder, 0)  # which the bucket never gets
     elsewhere("second")
     with contextlib.ExitStack() as claims:
-        theirs = StudyFolder.resume(StudyFolder.fetched(f"{uri}/small").path, claims)
+        theirs = StudyFolder.resume(StudyFolder.fetch(f"{uri}/small").path, claims)
         end(theirs, 1, work(theirs, 1))
         BucketMirror(theirs).send()
     elsewhere("cache")
     with contextlib.ExitStack() as claims:
-        mine = StudyFolder.resume(StudyFolder.fetched(f"{uri}/small").path, claims)
+        mine = StudyFolder.resume(StudyFolder.fetch(f"{uri}/small").path, claims)
         assert mine.path == folder.path
         assert [trial.number for trial in mine.read_trials()] == [1]
         assert content(mine.path) == content(theirs.path)
@@ -389,13 +389,13 @@ def test_readers_copy_what_they_need(uri, elsewhere):
         assert read_records(copy.records(1))["round"].to_pylist() == [1, 2]
         assert not copy.snapshot(1).exists()
         assert not copy.model(0).exists()
-        assert StudyFolder.fetched(f"{uri}/small", "models").model(0).is_file()
+        assert StudyFolder.fetch(f"{uri}/small", "models").model(0).is_file()
         end(folder, 1, work(folder, 1, (3, 4)))
         BucketMirror(folder).send()
         copy = StudyFolder.named(f"{uri}/small")
         assert read_records(copy.records(1))["round"].to_pylist() == [1, 2, 3, 4]
         assert len(list(copy.records(1).iterdir())) == 1
-        assert copy.called == f"{uri}/small"
+        assert copy.name_or_uri == f"{uri}/small"
 
 
 def test_a_bucket_writes_nowhere_else():
@@ -471,7 +471,7 @@ def test_a_bucket_has_the_study_and_only_what_changes_is_sent(door, elsewhere):
         assert len(names) == len(set(names)) == 6  # merged records, model, list; a snapshot and two parts are gone
     elsewhere("second")
     with contextlib.ExitStack() as claims:
-        assert content(StudyFolder.resume(StudyFolder.fetched("s3://bucket/sent/small").path, claims).path) == content(
+        assert content(StudyFolder.resume(StudyFolder.fetch("s3://bucket/sent/small").path, claims).path) == content(
             folder.path
         )
     elsewhere("third")

@@ -170,4 +170,4 @@ def test_a_preset_that_the_search_could_not_try_is_refused():
 def test_a_default_outside_the_search_is_told():
     searched = {"algorithm": {"choice": ["FedAvg", "Flash"]}, "algorithm.tau": {"loguniform": [0.01, 1.0]}}
     sentence = "Flash's own algorithm.tau, 0.001, lies outside study.search's {loguniform: [0.01, 1]}: it is drawn"
-    assert Space.parse(searched).outside(StandIn()) == [sentence]
+    assert Space.parse(searched).outside_remarks(StandIn()) == [sentence]

@@ -122,7 +122,11 @@ def test_a_request_that_arrives_after_the_next_delivery_adds_nothing(mlflow, tmp
     with Late(mlflow.address) as door:
         named = {"name": f"{number} FedAvg", "key": {STUDY_ID: "5" * 32, TRIAL: str(number)}, "every_s": 0.1}
         run = TrialRun(
-            Store(door.address, near.experiment_id), **named, note=folder.sending(number), patience_s=0.2, away_s=0.2
+            Store(door.address, near.experiment_id),
+            **named,
+            note=folder.metrics_batch_file(number),
+            patience_s=0.2,
+            away_s=0.2,
         )
         run.start(params={}, tags={}, seeds=[0, 44], config={"rounds": ROUNDS})
         for r in range(1, 21):
@@ -133,7 +137,7 @@ def test_a_request_that_arrives_after_the_next_delivery_adds_nothing(mlflow, tmp
             keep(folder, number, ROUNDS)
             sync_study(folder, near)
         else:
-            second = TrialRun(near, **named, note=folder.sending(number))
+            second = TrialRun(near, **named, note=folder.metrics_batch_file(number))
             second.start(params={}, tags={}, seeds=[0, 44], config={"rounds": ROUNDS})
             for r in range(16, ROUNDS + 1):  # from a snapshot, at another pace
                 second.log(record(r, 0.2))

@@ -44,7 +44,7 @@ class Play:
             Space.parse(SPACE),
             self.config,  # type: ignore[arg-type]
             name="s",
-            room=lambda: at_once,
+            max_concurrent=lambda: at_once,
             past=past,
             spending=self.table,
             journal=self.folder.journal,
@@ -57,7 +57,7 @@ class Play:
         if proposed is None or proposed == Searcher.FINISHED:
             return None
         self.proposals.append(proposed)
-        self.table.started(proposed, anew=True)
+        self.table.ensure_started(proposed, anew=True)
         return proposed
 
     def end(self, place: int, status: str = "finished", rounds: int = 6, **metrics: float) -> None:
@@ -157,7 +157,7 @@ def test_a_configuration_that_was_drawn_several_times_is_confirmed_once(tmp_path
         play.proposals.append(
             {"number": number, "overrides": overrides, "stage": "search", "confirms": None, "known": 0}
         )
-        play.table.started(play.proposals[-1], anew=True)
+        play.table.ensure_started(play.proposals[-1], anew=True)
         result = report("finished", -abs(math.log10(lr) + 1), 6)
         play.table.report(play.proposals[-1], result)
         play.table.end(play.proposals[-1], result)
@@ -168,13 +168,13 @@ def test_a_trial_whose_worker_died_comes_back_under_its_number(tmp_path):
     play = Play(tmp_path, trials=2)
     first = play.start()
     play.search.on_trial_complete("0", None, error=True)
-    play.search.lost(0, again=True)
+    play.search.settle_loss(0, restart=True)
     assert play.start() == first
     play.end(1)
     play.start()
     play.search.on_trial_complete("2", None, error=True)
     assert play.start() is None  # not FINISHED: nobody has said yet what becomes of it
-    play.search.lost(1, again=False)
+    play.search.settle_loss(1, restart=False)
     assert play.search.suggest("3") == Searcher.FINISHED
     states = [trial.state for arm in play.search.arms for trial in arm.study.trials]
     assert states == [TrialState.COMPLETE, TrialState.FAIL]

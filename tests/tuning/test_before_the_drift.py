@@ -10,7 +10,7 @@ from flstudy.config.schema import class_names
 from flstudy.config.shipped import configs
 from flstudy.config.starter import Choice, starter
 from flstudy.reproduction.plan import read_paper
-from flstudy.tuning.plan import before_the_drift
+from flstudy.tuning.plan import drift_warnings
 
 CONFIGS = Path(__file__).parents[2] / "tune_configs"
 PAPERS = sorted(path.parent.name for path in CONFIGS.glob("*/reproduction.yaml"))
@@ -18,7 +18,7 @@ RAY_S = "ray.tune.schedulers.AsyncHyperBandScheduler"
 
 
 def warned(**changes):
-    return before_the_drift(load(CONFIGS / "quick.yaml", changes, command="tune"))
+    return drift_warnings(load(CONFIGS / "quick.yaml", changes, command="tune"))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def judged(path, options=()):
     values = quick_check(path, options)
     if values["study"]["scheduler"] is None or values["population"]["drift"] is None:
         return []
-    return before_the_drift(load(path, options=options, command="tune"))
+    return drift_warnings(load(path, options=options, command="tune"))
 
 
 @pytest.mark.parametrize("path", configs(), ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -93,4 +93,4 @@ def test_a_study_of_init_judges_beyond_its_drift(drift, rounds, tmp_path):
     path.write_text(starter(Choice(drift=drift, rounds=rounds)))
     config = load(path, command="tune")
     assert config.drift_rounds()
-    assert before_the_drift(config) == []
+    assert drift_warnings(config) == []

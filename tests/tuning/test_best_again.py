@@ -14,7 +14,7 @@ from rich.console import Console
 from flstudy import cli
 from flstudy.config import Config, StopRun, load
 from flstudy.config.composition import quick_check, trial_config
-from flstudy.config.values import flat
+from flstudy.config.values import flat_items
 from flstudy.federation import Record
 from flstudy.study import Space, load_study
 from flstudy.study.records import curve, read_records
@@ -123,7 +123,7 @@ def test_a_best_trial_is_trained_again_from_another_folder(
         assert load(path).flat() == {**trained[name].flat(), **root}
         assert cli.main(["show", str(result.folder.path), str(trial.number), "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)["config"]
-        assert dict(flat(shown)) == dict(flat(written)) | {"modules": str(lab)}
+        assert dict(flat_items(shown)) == dict(flat_items(written)) | {"modules": str(lab)}
         assert cli.main(["run", str(path), "--run.name", name, "--run.track", "false"]) == 0
         capsys.readouterr()
         same_curves(elsewhere / "runs" / name / "records.parquet", study.folder.records(trial.number))
@@ -153,7 +153,7 @@ def test_a_shipped_study_s_best_file_gives_its_trial_s_curve(
 ) -> None:
     """One arm of each study, another in each, trains two rounds of few devices on small files in the format of its data
     set; every arm's values are held to its trial's in tests/config/test_composition.py."""
-    values = dict(flat(quick_check(path, ())))
+    values = dict(flat_items(quick_check(path, ())))
     source, few = values["population.dataset"], dict(FEW)
     if source in SMALL_FILES or source == "LibSvm":
         few["population.dataset.root"] = str(tmp_path)

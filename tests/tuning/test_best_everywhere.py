@@ -67,7 +67,7 @@ def test_all_name_the_same_best_trial(tmp_path, name):
         again = proposal(place, stage="confirm", confirms=confirms, overrides=tried[confirms])
         ends.append((again, ("finished", ROUNDS, value, 1)))
     for proposed, (status, rounds, value, up_bytes) in ends:
-        table.started(proposed)
+        table.ensure_started(proposed)
         if proposed["stage"] == "search":
             keep(folder, proposed["number"], rounds, value)
         result = report(status, value, rounds, traffic__up_bytes=up_bytes, test__accuracy=value)

@@ -19,7 +19,7 @@ import ray
 from flstudy.config import ConfigError
 from flstudy.config.sections import Resources
 from flstudy.execution.local_ray import is_loopback, owned_session, sweep_sessions
-from flstudy.tuning.address import check_address, found, sentence
+from flstudy.tuning.address import check_address, find_cluster, join_refusal
 from flstudy.tuning.cluster import check_resources, cluster
 from tests.servers import free_port
 
@@ -46,7 +46,7 @@ def test_an_address_of_no_known_form_is_refused(address):
 def test_an_address_that_nobody_answers_is_told(scheme):
     address = f"{scheme}127.0.0.1:{free_port()}"
     with pytest.raises(ConfigError, match=rf"nobody answers at {address} \(.*Connection refused\)"):
-        found(address)
+        find_cluster(address)
 
 
 def long_folder(place, length):
@@ -95,7 +95,7 @@ def test_a_server_that_says_nothing_is_told():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ConfigError, match=rf"nobody answers at {address} \(not within 5 s\)"):
-            found(address)
+            find_cluster(address)
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_a_server_of_another_kind_is_told(tmp_path):
         threading.Thread(target=web.serve_forever, daemon=True).start()
         address = f"127.0.0.1:{web.server_port}"
         with pytest.raises(ConfigError, match=rf"nobody answers at {address} \(it is another kind of server\)"):
-            found(address)
+            find_cluster(address)
         web.shutdown()
 
 
@@ -118,11 +118,11 @@ This process on 10.0.0.7 was started with:
     Ray: 2.60.0
     Python: 3.11.2
 """
-    assert sentence("head:1", error_text).startswith(
+    assert join_refusal("head:1", error_text).startswith(
         "the cluster at head:1 has Ray 2.55.0 and Python 3.12.1, this machine Ray 2.60.0 and Python 3.11.2: install"
     )
-    assert "does not take the token" in sentence("head:1", "ray.exceptions.AuthenticationError: RPC error")
-    assert sentence("head:1", "one\ntwo\n") == "the cluster at head:1 cannot be joined (two)"
+    assert "does not take the token" in join_refusal("head:1", "ray.exceptions.AuthenticationError: RPC error")
+    assert join_refusal("head:1", "one\ntwo\n") == "the cluster at head:1 cannot be joined (two)"
 
 
 def test_a_ray_that_knows_no_token_is_refused(monkeypatch):

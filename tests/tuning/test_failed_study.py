@@ -74,7 +74,7 @@ def statuses(place):
 def ended(table, *trials):
     """The table, told how trials ended."""
     for number, status, error in trials:
-        table.started(proposal(number), anew=True)
+        table.ensure_started(proposal(number), anew=True)
         trial = Trial(number=number, algorithm="FedAvg", status=status, rounds=2, objective=0.1, error=error)
         table.report(proposal(number), result_of(trial))
         table.end(proposal(number), result_of(trial))

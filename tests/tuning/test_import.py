@@ -20,7 +20,7 @@ from flstudy.study.records import RecordWriter
 from flstudy.tuning import Asha, HyperBand, MedianStopping, Pbt
 from flstudy.tuning.driver import carry_out
 from flstudy.tuning.files import TrialFiles
-from flstudy.tuning.history import History, read_history, snapshot_rounds
+from flstudy.tuning.history import PastTrial, read_history, snapshot_rounds
 from flstudy.tuning.imported_trials import import_trials
 from flstudy.tuning.schedulers import ray_scheduler
 from flstudy.tuning.trial import run_trial
@@ -69,7 +69,7 @@ def test_a_scheduler_treats_trials_of_earlier_starts_like_its_own(settings):
     expected = [played(whole, Given(number), values) for number, values in enumerate(series)]
     assert min(expected[6:]) < ROUNDS  # something is stopped after the break
     past = [
-        History(f"past-{number}", Given(number).config, list(enumerate(values[: expected[number]].tolist(), start=1)))
+        PastTrial(f"past-{number}", Given(number).config, list(enumerate(values[: expected[number]].tolist(), start=1)))
         for number, values in enumerate(series[:6])
     ]
     resumed = scheduled(settings, past)
@@ -123,7 +123,7 @@ def test_a_resumed_scheduler_decides_as_an_undisturbed_one(settings, at_once, la
         ended, under_way = race(scheduled(settings), {}, until)
         saved_rounds = {number: max(0, rounds - lag) for number, rounds in under_way.items()}
         past = [
-            History(
+            PastTrial(
                 f"past-{number}",
                 Given(number).config,
                 list(enumerate(series[number, :rounds].tolist(), start=1)),
@@ -156,9 +156,9 @@ def test_only_rungs_are_judged_however_often_the_clock_lets_a_trial_report():
 
 
 def test_a_population_forgets_since_its_trials_change_while_they_train():
-    past = [History("past-0", Given(0).config, [(1, 0.5), (2, 0.6)])]
+    past = [PastTrial("past-0", Given(0).config, [(1, 0.5), (2, 0.6)])]
     scheduler = scheduled(Pbt(keys=["algorithm.lr"], every=1), past)
-    assert not scheduler._kinds
+    assert not scheduler._scheduler_by_kind
 
 
 def test_what_was_reported_is_read_from_the_records(tmp_path):
@@ -178,9 +178,9 @@ def test_what_was_reported_is_read_from_the_records(tmp_path):
         Trial(number=3, status=Status.INTERRUPTED, rounds=5, objective=0.4, **shared),  # starts anew
     ]
     first, early, last = read_history(folder, trials, "valid/accuracy")
-    assert first.reported == [(2, pytest.approx(0.3)), (4, pytest.approx(0.5)), (6, 0.0)]
-    assert (first.trial_id, first.config["overrides"], list(last.reported)) == ("past-0", {"algorithm.lr": 0.1}, [])
-    assert (early.reported, early.over) == ([(2, pytest.approx(0.3))], False)
+    assert first.reports == [(2, pytest.approx(0.3)), (4, pytest.approx(0.5)), (6, 0.0)]
+    assert (first.trial_id, first.config["overrides"], list(last.reports)) == ("past-0", {"algorithm.lr": 0.1}, [])
+    assert (early.reports, early.over) == ([(2, pytest.approx(0.3))], False)
 
 
 def test_a_snapshot_tells_its_rounds(tmp_path):

@@ -18,7 +18,7 @@ from flstudy.study import StudyFolder, Trial
 from flstudy.study.records import read_records, rounds_of
 from flstudy.tuning.files import LEFT, LeftError, TrialFiles
 from flstudy.tuning.nodes import check_nodes, versions_here
-from flstudy.tuning.own_files import FOLDER, collected
+from flstudy.tuning.own_files import FOLDER, collect_files
 from flstudy.tuning.trial import run_trial
 from tests.tuning.raylets import ALONE, Raylets, can_unshare, raylets
 from tests.tuning.test_signals import values
@@ -71,7 +71,7 @@ def test_python_files_travel_and_nothing_else(tmp_path):
     ):
         (lab / name).parent.mkdir(parents=True, exist_ok=True)
         (lab / name).write_text("text")
-    place = collected(lab, tmp_path / "copy")
+    place = collect_files(lab, tmp_path / "copy")
     assert place.name == FOLDER
     assert sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()) == [
         "inner/helper.py",

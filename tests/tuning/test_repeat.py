@@ -65,7 +65,7 @@ class Start:
             space,
             config,
             name="s",
-            room=lambda: at_once,
+            max_concurrent=lambda: at_once,
             past=past,
             spending=self.table,
             journal=self.folder.journal,
@@ -83,7 +83,7 @@ class Start:
                 if proposed is None or proposed == Searcher.FINISHED:
                     break
                 under_way[name] = proposed
-                self.table.started(proposed, anew=True)
+                self.table.ensure_started(proposed, anew=True)
             if not under_way:
                 return self.table.trials
             # Whoever ends next is a function of who is under way: no start of the study has a say in it.
@@ -175,7 +175,7 @@ def test_a_configuration_that_ends_by_itself_is_trained_once_also_in_a_search_th
     settings = {"trials": 30, "search": FEW, "sampler": sampler, "allocation": allocation, "at_once": at_once}
     start = Start(tmp_path / "whole", **settings)
     whole = start.play()
-    assert sum(trial.proposed for trial in whole) == 30 == ends_told(start)
+    assert sum(trial.times_proposed for trial in whole) == 30 == ends_told(start)
     assert len(whole) < 20
     ended = [trial.configuration for trial in whole if trial.status in ("finished", "diverged")]
     assert len(ended) == len(set(ended)) <= 6
@@ -214,7 +214,7 @@ def test_equal_configurations_are_one_row_that_says_how_often_it_was_proposed(tm
     by_number = {trial.number: trial for trial in trials}
     winners = [by_number[trial.confirms].configuration for trial in trials if trial.is_confirmation]
     assert sorted(winners) == sorted({trial.configuration for trial in trials if trial.status == "finished"} - fresh)
-    assert sum(t.proposed for t in trials if not t.is_confirmation) == 24
+    assert sum(t.times_proposed for t in trials if not t.is_confirmation) == 24
     assert start.table._progress.summary().startswith(f"s: {24 + len(winners)}/27 trials")
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from flstudy.config import ConfigError
 from flstudy.config.sections import Resources
-from flstudy.tuning.resources import check_fit, check_local, refuse_none, request, trials_that_fit
+from flstudy.tuning.resources import check_fit, check_local, ray_bundle, refuse_none, trials_that_fit
 
 SMALL = {"CPU": 4.0, "memory": 8e9}
 LARGE = {"CPU": 16.0, "GPU": 2.0, "memory": 64e9, "accelerator_type:T4": 1.0, "big": 1.0}
@@ -12,8 +12,8 @@ LARGE = {"CPU": 16.0, "GPU": 2.0, "memory": 64e9, "accelerator_type:T4": 1.0, "b
 
 def test_a_trial_is_one_bundle_of_rays():
     asked = Resources(cpu=2, gpu=0.5, memory=1e9, accelerator_type="T4", custom={"big": 1.0})
-    assert request(asked) == {"CPU": 2, "GPU": 0.5, "memory": 1e9, "big": 1.0, "accelerator_type:T4": 0.001}
-    assert request(Resources(cpu=0)) == {"CPU": 0.0}
+    assert ray_bundle(asked) == {"CPU": 2, "GPU": 0.5, "memory": 1e9, "big": 1.0, "accelerator_type:T4": 0.001}
+    assert ray_bundle(Resources(cpu=0)) == {"CPU": 0.0}
 
 
 @pytest.mark.parametrize(

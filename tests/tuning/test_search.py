@@ -32,7 +32,7 @@ def search(trials: int = 8) -> Search:
     """A sampler of learning rates."""
     config = StandIn(study=study(trials=trials, search={"algorithm.lr": {"loguniform": [0.01, 1.0]}}))
     space = Space.parse(config.study.search)
-    return Search(space, config, name="heard", room=lambda: 8)  # type: ignore[arg-type]
+    return Search(space, config, name="heard", max_concurrent=lambda: 8)  # type: ignore[arg-type]
 
 
 def test_a_stopped_trial_s_value_does_not_pose_as_a_final_one():
@@ -55,7 +55,7 @@ def test_a_failed_trial_teaches_nothing(result):
     searcher.suggest("a")
     searcher.on_trial_complete("a", result, error=result is None)
     if result is None:
-        searcher.lost(0, again=False)
+        searcher.settle_loss(0, restart=False)
     assert searcher.arms[0].study.trials[0].state is TrialState.FAIL
 
 
@@ -69,7 +69,7 @@ SPACE = {
 def proposals(sampler: Sampler, trials: int) -> list[dict]:
     """What a study of these settings tries; the objective prefers learning rates near 0.1."""
     config = StandIn(study=study(trials=trials, search=SPACE, sampler=sampler))
-    searcher = Search(Space.parse(SPACE), config, name="s", room=lambda: 1)  # type: ignore[arg-type]
+    searcher = Search(Space.parse(SPACE), config, name="s", max_concurrent=lambda: 1)  # type: ignore[arg-type]
     tried = []
     while (proposed := searcher.suggest(str(len(tried)))) != Searcher.FINISHED:
         tried.append(proposed["overrides"])

@@ -133,7 +133,7 @@ def test_the_table_keeps_in_memory_what_the_disk_did_not_take(tmp_path, monkeypa
     config = StandIn()
     config.study = config.study.__class__(**{**vars(config.study), "folder": str(tmp_path)})
     folder, table = table_of(config)
-    table.started(proposal(0), anew=True)
+    table.ensure_started(proposal(0), anew=True)
     before = folder.trials.read_text()
     write = os.write
 
@@ -145,7 +145,7 @@ def test_the_table_keeps_in_memory_what_the_disk_did_not_take(tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(folder_module.os, "write", half)
         patch.setattr(folder_module, "replace_text", full)
-        table.started(proposal(1), anew=True)
+        table.ensure_started(proposal(1), anew=True)
         assert folder.trials.read_text() == before  # nothing of a line that did not fit
         folder.snapshot(0).touch()
         ended = Trial(number=0, algorithm="FedAvg", status="finished", rounds=6, objective=0.5)
@@ -163,7 +163,7 @@ def test_what_is_denied_to_a_trial_stops_the_study_or_not(tmp_path):
     folder, table = table_of(config)
 
     def interrupted(number, error):
-        table.started(proposal(number), anew=True)
+        table.ensure_started(proposal(number), anew=True)
         trial = Trial(number=number, algorithm="FedAvg", status="interrupted", rounds=2, objective=0.1, error=error)
         table.report(proposal(number), result_of(trial))
         table.end(proposal(number), result_of(trial))

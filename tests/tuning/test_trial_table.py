@@ -20,7 +20,7 @@ def table(tmp_path, mode: str, ends: list[tuple[str, str, float]], **settings) -
     for number, (algorithm, status, objective) in enumerate(ends):
         proposed = proposal(number, algorithm)
         proposed["overrides"]["algorithm.lr"] = 0.1 * (number + 1)
-        trial_table.started(proposed)
+        trial_table.ensure_started(proposed)
         folder.model(number).write_bytes(b"weights")
         trial_table.report(proposed, report(status, objective, 6))
         trial_table.end(proposed, report(status, objective, 6))
@@ -57,7 +57,7 @@ def test_a_confirmation_decides_whose_model_stays(tmp_path):
     assert find_models(folder) == [1, 2, 3]  # both of FedAvg may still be the best
     for number, confirms, value in ((4, 1, 0.3), (5, 3, 0.4)):
         again = proposal(number, "FedAvg", stage="confirm", confirms=confirms)
-        trial_table.started(again)
+        trial_table.ensure_started(again)
         trial_table.report(again, report("finished", value, 6))
         trial_table.end(again, report("finished", value, 6))
     trial_table.close(complete=True)

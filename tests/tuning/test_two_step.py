@@ -17,7 +17,7 @@ from flstudy.config import Budget, ConfigError, Confirm
 from flstudy.study import StudyFolder
 from flstudy.study.space import Space
 from flstudy.tuning import GridSearch, TwoStep
-from flstudy.tuning.plan import before_it_starts
+from flstudy.tuning.plan import start_remarks
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.search import Search
 from flstudy.tuning.trial_table import TrialTable
@@ -72,7 +72,9 @@ class Play:
         self.folder = StudyFolder(folder)
         progress = StudyProgress(Console(file=io.StringIO()), name="s", config=self.config)
         self.table = TrialTable(self.config, self.folder, progress, past)
-        self.search = Search(self.space, self.config, name="s", room=lambda: at_once, past=past, spending=self.table)
+        self.search = Search(
+            self.space, self.config, name="s", max_concurrent=lambda: at_once, past=past, spending=self.table
+        )
         self.proposals: list[dict[str, Any]] = []
         self.finished = False
 
@@ -82,7 +84,7 @@ class Play:
         if proposed is None or self.finished:
             return False
         self.proposals.append(proposed)
-        self.table.started(proposed, anew=True)
+        self.table.ensure_started(proposed, anew=True)
         return True
 
     def end(self, place: int, status: str = "finished", rounds: int = 6) -> None:
@@ -244,7 +246,7 @@ def test_what_diverged_or_was_stopped_early_is_no_centre(tmp_path):
 
 def test_the_plan_is_told_before_it_begins():
     def describe(space: Space, config: StandIn) -> list[str]:
-        return before_it_starts(config, config.study.sampler.plan(space, config))
+        return start_remarks(config, config.study.sampler.plan(space, config))
 
     assert describe(*make_search(trials=40)) == ["step 1: 16 trials, step 2: up to 24 (Adaptive 8 + 12, Joint 8 + 12)"]
     alone = {LR: {"choice": RATES}, SERVER: {"choice": RATES}}
@@ -252,7 +254,7 @@ def test_the_plan_is_told_before_it_begins():
     config.values["algorithm"] = "Joint"
     assert describe(space, config) == ["step 1: 4 trials, step 2: up to 6"]
     assert GridSearch().plan(space, config) == []
-    assert before_it_starts(config, []) == []
+    assert start_remarks(config, []) == []
 
 
 RANGE = {**SEARCH, LR: {"loguniform": [0.01, 1.0]}}

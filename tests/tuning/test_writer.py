@@ -70,7 +70,7 @@ def near(tmp_path, monkeypatch):
     folder = StudyFolder(tmp_path / "s")
     for name in ("records", "snapshots", "models"):
         (folder.path / name).mkdir(parents=True)
-    folder.going.touch()
+    folder.stop_signal_file.touch()
     writer = Near(Writer(folder, open_store(f"sqlite:///{tmp_path}/mlflow.db"), {}, IDENTITY, ["valid/accuracy"]))
     yield folder, writer
     writer.writer.close()
@@ -93,7 +93,7 @@ def test_a_trial_s_files_arrive_whole(near):
     records = list(rounds_of(read_records(folder.records(3))))
     assert [record.round for record in records] == list(range(1, 1001))
     assert records[9].metrics == {"train/loss": [0.1, 0.2], "fit/steps": [1.0, 2.0]}
-    assert [record.metrics for record in outbox.earlier()] == [record.metrics for record in records]
+    assert [record.metrics for record in outbox.earlier_rounds()] == [record.metrics for record in records]
     outbox.close()
     assert not outbox.place.exists()
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from flstudy.config.composition import class_of
 from flstudy.config.schema import config_schema
-from flstudy.config.values import arguments_of, label
+from flstudy.config.values import arguments_of, class_label
 from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, Listing, ReportSection
 from flstudy.reporting.sections.sensitivity import sensitivities
@@ -111,9 +111,9 @@ def names_used(results: StudyResults) -> list[str]:
     sections = {"Privacy": privacy.get("clip") is not None, "AdaptiveClip": privacy.get("adaptive_clip")}
     sections["Regret"] = config.get("regret") is not None
     search = [("study.sampler", study.get("sampler") or "Tpe"), ("study.scheduler", study.get("scheduler"))]
-    names = [label(key, class_of(config, key, value)) for key, value in used if value]
+    names = [class_label(key, class_of(config, key, value)) for key, value in used if value]
     names += [name for name, is_on in sections.items() if is_on]
-    return list(dict.fromkeys([*names, *(label(key, value) for key, value in search if value)]))
+    return list(dict.fromkeys([*names, *(class_label(key, value) for key, value in search if value)]))
 
 
 def bibtex(works: Sequence[Citation]) -> str:

@@ -98,11 +98,11 @@ def compare_study(findings: Findings, metric: str | None = None) -> StudyCompari
     wanted = metric or comparison_metric([findings])
     values, notes = {}, []
     for row in rows:
-        last = last_values(results, row.speaker, wanted)
+        last = last_values(results, row.reported_trial, wanted)
         if last:
             values[row.algorithm] = last
         else:
-            trial = row.speaker.number
+            trial = row.reported_trial.number
             notes.append(f"{row.algorithm}: trial {trial} has no {wanted} in its records, so it is not compared.")
     pairs = compare(values, higher=results.objective.higher)
     if any(pair.verdict == "cannot tell" for pair in pairs):
@@ -132,7 +132,7 @@ def comparison_metric(studies: Sequence[Findings]) -> str:
     """Test counterpart of the selection metric where every best trial of every study has it, else that metric."""
     selected = studies[0].ranking.selection_metric
     counterpart = "test/" + selected.removeprefix("valid/")
-    speakers = [(study.results, row.speaker) for study in studies for row in study.ranking.rows]
+    speakers = [(study.results, row.reported_trial) for study in studies for row in study.ranking.rows]
     either = [[bool(last_values(*speaker, metric)) for metric in (counterpart, selected)] for speaker in speakers]
     has_test = [tested for tested, validated in either if tested or validated]  # a trial without records does not count
     return counterpart if selected.startswith("valid/") and any(has_test) and all(has_test) else selected

@@ -83,7 +83,7 @@ def algorithm_costs(findings: Findings) -> tuple[AlgorithmCost, ...]:
     """Return the costs by algorithm, in the order of the ranking."""
     results = findings.results
     spent = {trial.number: trial_cost(results, trial) for trial in results.trials}
-    speakers = {row.algorithm: row.speaker for row in findings.ranking.rows}
+    speakers = {row.algorithm: row.reported_trial for row in findings.ranking.rows}
     costs = []
     for algorithm in findings.looks:
         trials = [trial for trial in results.trials if trial.algorithm == algorithm]

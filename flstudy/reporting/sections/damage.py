@@ -13,6 +13,6 @@ class DamageSection(ReportSection):
 
     def of_study(self, findings: Findings) -> Content | None:
         results = findings.results
-        lost = [reason for trial in results.trials if trial.is_over and (reason := results.lost(trial))]
-        remarks = [f"{reason}." for reason in [*results.damage, *lost]]
+        of_trials = [reason for trial in results.trials if trial.is_over and (reason := results.damage_of(trial))]
+        remarks = [f"{reason}." for reason in [*results.damage, *of_trials]]
         return Content(name=NAME, title=TITLE, points=remarks, remarks=remarks) if remarks else None

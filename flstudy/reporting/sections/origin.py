@@ -27,7 +27,7 @@ class OriginSection(ReportSection):
             config = results.folder.best / f"{trial.algorithm}.yaml"
             command = f"flstudy run {shlex.quote(from_here(config))}"
             commands.append((f"Run the best trial again ({trial.algorithm}, trial {trial.number})", command))
-        called = results.folder.called if is_uri(results.folder.called) else results.name
+        called = results.folder.name_or_uri if is_uri(results.folder.name_or_uri) else results.name
         resume = ("Go on with the study, or extend it", f"flstudy tune --resume {shlex.quote(called)}")
         versions = [f"{name} {version}" for name in TOOLS if (version := _version(name))]
         config_text = yaml.safe_dump(dict(results.config), sort_keys=False, allow_unicode=True)
@@ -43,8 +43,8 @@ class OriginSection(ReportSection):
         )
 
     def of_studies(self, studies: Sequence[Findings]) -> Sequence[Content]:
-        places = [study.results.folder for study in studies]
-        folders = (shlex.quote(place.called if is_uri(place.called) else from_here(place.path)) for place in places)
+        places = [(study.results.folder.name_or_uri, study.results.folder.path) for study in studies]
+        folders = (shlex.quote(name if is_uri(name) else from_here(path)) for name, path in places)
         again = ("Make this report again", f"flstudy report {' '.join(folders)}")
         return [Content(name=NAME, title=TITLE, listings=[Listing(title=again[0], text=again[1])], commands=[again])]
 

@@ -56,7 +56,7 @@ def _row_values(row: RankedTrial) -> dict[str, object]:
         "overrides": row.trial.overrides,
         "selected_on": row.value,
         "confirmation": None if row.confirmation is None else row.confirmation.number,
-        "new_seeds": row.fresh,
+        "new_seeds": row.confirmed_value,
         "gap": row.gap,
         "final": row.final,
         "judged_by": row.judged_by,
@@ -78,7 +78,7 @@ def result_cells(ranking: Ranking, study: str) -> Cells:
         f"Chosen\non{unit}": [format_value(row.value, metric) for row in rows],  # the footnote names the metric
     }
     if ranking.confirmed:
-        columns[f"New\nseeds{unit}"] = [format_value(row.fresh, metric) for row in rows]
+        columns[f"New\nseeds{unit}"] = [format_value(row.confirmed_value, metric) for row in rows]
         columns["Gap"] = [format_difference(row.gap, metric) for row in rows]
     if any(row.drifts for row in rows):
         columns["Before\ndrift %"] = [mean_and_spread(row.before, 100) for row in rows]

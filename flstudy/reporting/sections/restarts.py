@@ -61,7 +61,7 @@ class RestartSection(ReportSection):
     order = 50
 
     def of_study(self, findings: Findings) -> Content | None:
-        rows = [NamedRun(row.algorithm, findings.results, row.speaker) for row in findings.ranking.rows]
+        rows = [NamedRun(row.algorithm, findings.results, row.reported_trial) for row in findings.ranking.rows]
         rows = [row for row in rows if "detector/detections" in row.trial.metrics]
         if not rows:
             return None

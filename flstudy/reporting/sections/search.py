@@ -16,7 +16,7 @@ from flstudy.reporting.ranking import Findings, Floats
 from flstudy.reporting.section import Content, ReportSection, pictures
 from flstudy.reporting.style import GREY, Look, finish, legend_above, legend_beside, new_panels, scale_of
 from flstudy.study import Domain, Space, StudyResults, Trial
-from flstudy.study.best import ranked
+from flstudy.study.best import rank_trials
 
 HISTORY = (
     "Best value so far by the number of trials that the algorithm had. A line that still rises at its end would have "
@@ -225,7 +225,7 @@ def parallels_of(results: StudyResults, algorithm: str) -> Parallels | None:
     """Return the parallel coordinates of an algorithm; None for fewer than two trials that did all rounds, or no
     searched key."""
     candidates = [trial for trial in results.trials if trial.algorithm == algorithm]
-    trials = ranked(candidates, results.objective, results.rounds)
+    trials = rank_trials(candidates, results.objective, results.rounds)
     domains = searched_domains(results)
     keys = [key for key in varied_keys(trials, domains) if all(key in trial.overrides for trial in trials)]
     if len(trials) < 2 or not keys:

@@ -33,7 +33,7 @@ METHOD = "PED-ANOVA"
 COLUMNS = 3
 BY_ROUND = ("valid/accuracy", "valid/loss")  # shown where the selection metric is not measured by round
 LOSSES = ("test/loss", "valid/loss")
-MOST = 300  # largest number of curves of one algorithm: the first ones, as the panel then says
+MOST_CURVES = 300  # of one algorithm: the first ones, as the panel then says
 
 
 @dataclass(frozen=True)
@@ -229,8 +229,8 @@ def sweep_figure(findings: Findings) -> Figure | None:
         for (_, rounds, values), rank in sorted(zip(curves, ranks, strict=True), key=lambda pair: pair[1]):
             shade = colormaps["viridis"](0.1 + 0.8 * rank / max(len(curves) - 1, 1))
             axes.plot(rounds, scale * values, color=shade, linewidth=1.0)
-        some = len(curves) == MOST < of[algorithm]
-        count = f"first {MOST} of {of[algorithm]} trials" if some else f"{len(curves)} trials"
+        some = len(curves) == MOST_CURVES < of[algorithm]
+        count = f"first {MOST_CURVES} of {of[algorithm]} trials" if some else f"{len(curves)} trials"
         axes.set_title(f"{algorithm}, {count}", fontsize=10, loc="left")
         axes.tick_params(labelleft=True)
         finish(axes, xlabel="Round")
@@ -242,7 +242,7 @@ def _sweeps(findings: Findings, metric: str) -> dict[str, list[tuple[int, np.nda
     """Return the curves by algorithm as (trial, rounds, means over seeds); empty where no curve has two rounds."""
     panels: dict[str, list[tuple[int, np.ndarray, np.ndarray]]] = {}
     for algorithm in findings.looks:
-        for trial in [trial for trial in findings.results.searched if trial.algorithm == algorithm][:MOST]:
+        for trial in [trial for trial in findings.results.searched if trial.algorithm == algorithm][:MOST_CURVES]:
             for rounds, values in recorded(findings.results, trial, metric):
                 if rounds.size:
                     panels.setdefault(algorithm, []).append((trial.number, rounds, values.mean(0)))

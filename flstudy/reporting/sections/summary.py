@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flstudy.config.values import label
+from flstudy.config.values import class_label
 from flstudy.reporting.ranking import Findings, tried
 from flstudy.reporting.section import Content, ReportSection
 from flstudy.reporting.sections.comparison import StudyComparison, compare_study, verdicts
@@ -102,4 +102,4 @@ def study_facts(findings: Findings) -> dict[str, str]:
 
 def _labels(classes: Sequence[tuple[str, Any]]) -> str:
     """Return the labels of classes by key, joined by commas; '' for none."""
-    return ", ".join(label(key, value) for key, value in classes if value)
+    return ", ".join(class_label(key, value) for key, value in classes if value)

@@ -83,10 +83,10 @@ def traffic_of(findings: Findings) -> Traffic | None:
     results, rows = findings.results, findings.ranking.rows
     metric = findings.ranking.accuracy_metric
     if not any(row.rounds.size for row in rows):
-        metric = next((name for name in LOSSES if any(name in row.speaker.metrics for row in rows)), metric)
+        metric = next((name for name in LOSSES if any(name in row.reported_trial.metrics for row in rows)), metric)
     measured: dict[str, tuple[Floats, Floats, Floats]] = {}
     for row in rows:
-        found_curves = recorded(results, row.speaker, metric, *WAYS)
+        found_curves = recorded(results, row.reported_trial, metric, *WAYS)
         if not found_curves:
             continue
         (rounds, values), (when, down), (_, up) = found_curves
