@@ -8,7 +8,7 @@ goes before all others of its algorithm. Of equal trials the one with the smalle
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from flstudy.config import Objective
@@ -38,6 +38,11 @@ def selection_metric(objective: Objective) -> str:
     """Return the objective's metric, on validation data where the study searched on a test score."""
     metric = objective.metric
     return "valid/" + metric.removeprefix("test/") if metric.startswith("test/") else metric
+
+
+def decisive_metrics(objectives: Sequence[Objective], constraints: Iterable[str]) -> list[str]:
+    """Return the metrics by which a study decides: its objectives, what trials are chosen by, its constraints."""
+    return [*(goal.metric for goal in objectives), selection_metric(objectives[0]), *constraints]
 
 
 def value_of(trial: Trial, objective: Objective) -> float:

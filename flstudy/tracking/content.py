@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flstudy.config import Objective
 from flstudy.config.credentials import censored
 from flstudy.metrics.registry import METRICS, deviation_over_replicas, judged_by, mean_over_replicas
-from flstudy.study.best import BestTrial, selection_metric
+from flstudy.study.best import BestTrial
 from flstudy.study.objectives import objectives_of
 from flstudy.study.trial import Status, Trial
 from flstudy.tracking.names import mlflow_name
@@ -77,11 +76,6 @@ class TrialMetrics:
                 shown = True
             if shown:
                 yield name, value
-
-
-def decisive_metrics(objectives: Sequence[Objective], constraints: Iterable[str]) -> list[str]:
-    """Return the metrics by which a study decides: its objectives, what trials are chosen by, its constraints."""
-    return [*(goal.metric for goal in objectives), selection_metric(objectives[0]), *constraints]
 
 
 def round_values(

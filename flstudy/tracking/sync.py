@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flstudy.config import ConfigError
+from flstudy.study.best import decisive_metrics
 from flstudy.study.folder import StudyFolder
 from flstudy.study.records import metric_names, read_records, rounds_of, seeds_of
 from flstudy.study.results import StudyResults, load_study
@@ -29,7 +30,6 @@ from flstudy.tracking.content import (
     TRIAL,
     TrialMetrics,
     concluded_note,
-    decisive_metrics,
     ending_tags,
     environment,
     outcome,

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from flstudy.study import StudyFolder, Trial
+from flstudy.study.best import decisive_metrics
 from flstudy.study.folder import wanted_name
 from flstudy.study.objectives import objectives_of
-from flstudy.tracking.content import decisive_metrics, environment
+from flstudy.tracking.content import environment
 from flstudy.tracking.runs import StudyRun
 from flstudy.tracking.store import Store, open_store
 from flstudy.tracking.trust import remember_store
