@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "flstudy"
 ROWS = [
     {"user_error", "lightning_hooks", "process_state", "pytree", "whole_file"},
-    {"hyper", "registry", "remote"},
+    {"hyper", "local_ray", "registry", "remote"},
     {"run_settings"},
     {"algorithms"},
     {"population", "tasks", "privacy"},

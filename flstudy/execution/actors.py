@@ -388,7 +388,7 @@ def running_ray(ending: contextlib.ExitStack, nodes: int) -> Any:
         return sys.modules["ray"]
     if nodes > 1:
         raise UserError(f"num_nodes: {nodes} machines need a Ray: call ray.init(address=...) before trainer.fit")
-    from flstudy.execution.local_ray import owned_session, start_local_ray
+    from flstudy.local_ray import owned_session, start_local_ray
 
     os.environ.setdefault("RAY_worker_niceness", "0")  # 15 would let places starve, for which the driver waits
     ending.enter_context(owned_session(start_local_ray(dict.fromkeys(OWN_THREADS, "1"))))

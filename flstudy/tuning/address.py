@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from flstudy.config import ConfigError
 from flstudy.config.errors import on_a_line
-from flstudy.execution.local_ray import is_loopback, joins_cluster
+from flstudy.local_ray import is_loopback, joins_cluster
 
 OPTION = "--address"
 VARIABLE = "RAY_ADDRESS"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flstudy.config import ConfigError
 from flstudy.config.registry import IMPORT_ONLY
-from flstudy.execution.local_ray import (
+from flstudy.local_ray import (
     QUIET,
     SETTINGS,
     check_ray_version,
@@ -30,6 +30,7 @@ from flstudy.execution.local_ray import (
 )
 from flstudy.tuning import nodes, own_files
 from flstudy.tuning.address import ClusterPlace, check_answers, cluster_address, find_cluster, join_as_node
+from flstudy.tuning.fork_server import fork_server
 from flstudy.tuning.resources import check_fit, check_local, refuse_none, trials_that_fit
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ _SETTINGS = {
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_GLOBAL_CHECKPOINT_S": "60",
 }
-_started_ahead: "concurrent.futures.Future[Path | ClusterPlace] | None" = None
+_started_ahead: "concurrent.futures.Future[contextlib.ExitStack | ClusterPlace] | None" = None
 """The local Ray that starts, or the way to a cluster that is looked for, while the command line imports."""
 
 
@@ -93,10 +94,9 @@ def start_ray_ahead(resources: "Resources") -> Iterator[None]:
         finally:
             started, _started_ahead = _started_ahead, None
             if started is not None and address is None:  # nobody wanted it
-                with contextlib.suppress(Exception), owned_session(Path(str(started.result()))):
-                    import ray
-
-                    ray.shutdown()
+                with contextlib.suppress(Exception):
+                    local_ray: Any = started.result()
+                    local_ray.close()
 
 
 @contextlib.contextmanager
@@ -126,12 +126,12 @@ def cluster(
             with _convert_value_errors():
                 check_ray_version()
             if address is None:
-                ending.enter_context(owned_session(ready or _start(resources)))
+                ending.enter_context(ready or _start(resources))
             else:
                 place = ready or find_cluster(address)
                 ending.enter_context(join_as_node(place))
                 _join(place, address, resources, modules or UserModules("", ()))
-            ending.callback(ray.shutdown)
+                ending.callback(ray.shutdown)
         logging.getLogger("ray").setLevel(logging.CRITICAL)
         check_fit(resources, [node.resources for node in nodes.alive_nodes()], say)
         if owns_ray and address is not None and modules is not None:
@@ -147,11 +147,21 @@ def _prepare() -> None:
     os.environ.update({**SETTINGS, **_SETTINGS, **os.environ})
 
 
-def _start(resources: "Resources") -> Path:
-    """Start a local Ray for a study; returns the folder of its own files."""
+def _start(resources: "Resources") -> contextlib.ExitStack:
+    """Start a local Ray for a study; the stack that is returned ends it, its fork server, and the folder of its files.
+
+    Where trials have GPUs there is no fork server: its imports may ask for GPUs before a worker knows its own.
+    """
     _prepare()
-    with _convert_value_errors():
-        return start_local_ray(worker_settings(resources))
+    environment = worker_settings(resources)
+    with contextlib.ExitStack() as started:
+        python = None if resources.gpu else started.enter_context(fork_server(environment))
+        with _convert_value_errors():
+            started.enter_context(owned_session(start_local_ray(environment, python)))
+        import ray
+
+        started.callback(ray.shutdown)
+        return started.pop_all()
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flstudy.config import ConfigError
-from flstudy.execution.local_ray import joins_cluster
+from flstudy.local_ray import joins_cluster
 from flstudy.process_state import usable_cores
 from flstudy.tuning.address import ray_command
 

@@ -18,7 +18,7 @@ import ray
 
 from flstudy.config import ConfigError
 from flstudy.config.sections import Resources
-from flstudy.execution.local_ray import is_loopback, owned_session, sweep_sessions
+from flstudy.local_ray import is_loopback, owned_session, sweep_sessions
 from flstudy.tuning.address import check_address, find_cluster, join_refusal
 from flstudy.tuning.cluster import check_resources, cluster
 from tests.servers import free_port

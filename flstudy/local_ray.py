@@ -83,9 +83,13 @@ def check_sockets() -> None:
             )
 
 
-def start_local_ray(environment: Mapping[str, str]) -> Path:
-    """Start a local Ray whose servers listen on this machine only, and ask for a token; its workers have the variables
-    of ``environment``. Returns the folder of its own files, for `owned_session`.
+def start_local_ray(environment: Mapping[str, str], python: str | None = None) -> Path:
+    """Start a local Ray whose servers listen on this machine only, and ask for a token; returns the folder of its own
+    files, for `owned_session`.
+
+    Args:
+        environment: variables of its workers.
+        python: command that starts its workers in place of Python's.
 
     Raises:
         UserError: where Ray is too old, was imported by somebody who let it listen to others, or finds no room for the
@@ -97,7 +101,9 @@ def start_local_ray(environment: Mapping[str, str]) -> Path:
     import ray
 
     logging.getLogger("ray").setLevel(logging.CRITICAL)
-    workers = {"env_vars": dict(environment)}
+    workers: dict[str, Any] = {"env_vars": dict(environment)}
+    if python is not None:
+        workers["py_executable"] = python
     # No warnings.catch_warnings, which is of all threads: another one imports meanwhile, under filters of its own.
     started: Any = ray.init(
         address="local", include_dashboard=False, num_cpus=usable_cores(), runtime_env=workers, **QUIET
