@@ -22,7 +22,7 @@ UNMAPPABLE = {
     "randomness error": "draws torch's random numbers: draw by a key, as of a job, with normal or uniform of "
     "flstudy.algorithms",
 }
-"""What a function did that cannot be mapped over devices and replicas, by words in torch's error."""
+"""Reasons why a function cannot be mapped over devices and replicas, by words in torch's error."""
 
 
 class MethodForms:

@@ -85,7 +85,7 @@ class LabelPartition(Partition):
     """Partition by label."""
 
     by: Literal["label", "quantile", "pattern"] = "label"
-    """What counts as a label. label: an integer. quantile: the tenth of all examples to which a real number belongs by
+    """Kind of label. label: an integer. quantile: the tenth of all examples to which a real number belongs by
     its size. pattern: all labels of an example that has several."""
 
     def kinds(self, labels: NDArray[Any]) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from flstudy.user_error import UserError
 Stage = Literal["training", "validation", "test", "predict"]
 CorrectBy = Literal["example_correct", "predict_step", "forward"]
 CORRECT_BY: tuple[CorrectBy, ...] = get_args(CorrectBy)
-"""What may tell whether a module is right about an example, the first that it has."""
+"""Functions that may tell whether a module is right about an example; the first that it has does."""
 MOST_EXAMPLES = 4096  # of a device that a step is given at once
 STAGES: dict[str, Stage] = {"valid": "validation", "test": "test"}  # of a device's data
 

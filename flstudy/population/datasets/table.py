@@ -115,7 +115,7 @@ class TableFile(FileDataset):
     inputs: list[str] | None = None
     """The columns of inputs; null takes all others."""
     missing: Missing = "refuse"
-    """What becomes of numbers that rows of inputs lack: they are refused, or get the column's mean or 0."""
+    """Treatment of numbers that rows of inputs lack: they are refused, or get the column's mean or 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
