@@ -113,6 +113,7 @@ def test_modules_are_imported_by_name_in_one_place_for_users():
         "registry.py",
         "reporting/section.py",
         "federation/checkpoint.py",
+        "tuning/fork_server.py",
         "tuning/nodes.py",  # on a node, what the driver has imported already
     }
     assert calling == users | ours
