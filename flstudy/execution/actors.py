@@ -336,7 +336,7 @@ class Crew:
         Args:
             algorithm: the method.
             servers: leaves [S, ...].
-            first: [S, n] models that first visitors are sent, as in `Rows.lent`; None: there are none.
+            first: [S, n] models that first visitors are sent, as in `Rows.lend`; None: there are none.
         """
         if first is not None and first.data_ptr() == servers.x.data_ptr():
             first = None

@@ -75,7 +75,7 @@ class TraceCache:
 def worthwhile(tensors: Sequence[Tensor]) -> bool:
     """Return whether a trace of a function of these tensors, of any shape, is valid and pays.
 
-    It is valid where nothing but the tensors decides which operations run. It pays where they hold at most `MOST`
+    It is valid where nothing but the tensors decides which operations run. It pays where they hold at most `MOST_BYTES`
     bytes, so that the Python around the operations is felt.
     """
     decided = compiler.dispatching() or any(map(torch.is_autocast_enabled, kinds_of(tensors)))

@@ -1,6 +1,6 @@
 """Server that forks the workers of a local Ray from one process, which has imported what a trial needs.
 
-Importing takes every worker eight seconds of a core and hundreds of megabytes, of which forks share what they do not
+Importing takes every worker six seconds of a core and hundreds of megabytes, of which forks share what they do not
 change. The server opens no device and does not import Ray, which reads at its import whose worker it is. It ends with
 the process that started it, however that ends. Workers that it cannot serve import by themselves.
 """
