@@ -6,11 +6,13 @@ import os
 import shutil
 from pathlib import Path
 
-os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # before a test imports Ray: it listens on loopback
-
 import pytest
 import torch
 from lightning.fabric.utilities import registry
+
+from flstudy.local_ray import close_doors
+
+close_doors()  # before a test imports Ray, whose older releases read then whether they ask for a token
 
 gc.disable()  # until all is imported: looking through it again and again took a fifth of a short run
 

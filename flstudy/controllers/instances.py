@@ -47,7 +47,7 @@ class BlockSchedule(NamedTuple):
     def instance(self, order: int, offset: int) -> Instance | None:
         """Return the instance of an order k that covers the offset, if it is scheduled."""
         place = offset >> order
-        draw = float(random_bits(self.seed, "instances", self.number, order, place) >> 11) / 2**53  # in [0, 1)
+        draw = (int(random_bits(self.seed, "instances", self.number, order, place)) >> 11) / 2**53  # in [0, 1)
         if draw >= self.rho(2**self.order) / self.rho(2**order):
             return None
         return Instance(order, place << order, ((place + 1) << order) - 1)

@@ -1,5 +1,6 @@
 """A small model trains on one of torch's threads, unless the user has set their number."""
 
+import logging
 import os
 
 import lightning as L
@@ -56,7 +57,8 @@ def played(task, **settings):
 
 
 @several
-def test_a_small_model_takes_one_in_rounds_and_evaluations_and_says_so(caplog):
+def test_a_small_model_takes_one_in_rounds_and_evaluations_and_says_so(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "propagate", True)  # not where it handles by itself
     with caplog.at_level("INFO", logger="lightning.pytorch"):
         assert set(played(Watched())) == {1}
     (line,) = {record.getMessage() for record in caplog.records if "threads" in record.getMessage()}
