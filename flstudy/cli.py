@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from flstudy.config.credentials import censored, hide_from_process_list
 from flstudy.config.errors import LONGEST, ConfigError, frames_passed, nearest, on_a_line, own_frame
+from flstudy.escaping import TerminalStream, for_terminal
 from flstudy.user_error import UserError
 
 COMMANDS = {
@@ -85,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     whole = "--traceback" in rest
     try:
         if argv is None:
+            sys.stderr = TerminalStream(sys.stderr)  # type: ignore[assignment]  # all but the type of a file
             hide_from_process_list(rest)
         rest = [argument for argument in rest if argument != "--traceback"]
         if command not in COMMANDS:
@@ -132,7 +134,7 @@ def what_went_wrong(error: BaseException) -> tuple[int, *tuple[str, ...]]:
     return 1, f"unexpected {kind} in {where}: {message}: run again with --traceback and report it as a bug of flstudy"
 
 
-FLAGS = ("-h", "--help", "--json", "--print_config")
+FLAGS = ("-h", "--help", "--json", "--print_config", "--trust")
 """Flags of `train`, beside the config's keys."""
 
 
@@ -162,6 +164,13 @@ def train(command: str, arguments: list[str], *, ahead: bool = False) -> int:
         from flstudy.config.shipped import find_config
 
         path = find_config(path)
+    if path is not None and resume is None and Path(path).is_file():
+        from flstudy.study.consent import require_consent_to_config
+        from flstudy.tracking.trust import check_config_store
+
+        require_consent_to_config(path, trust=flags["--trust"])
+        if not any(argument.partition("=")[0] == "--store" for argument in arguments):
+            check_config_store(path)
     if flags["-h"] or flags["--help"]:
         from flstudy.config.help import print_help
 
@@ -194,10 +203,11 @@ def print_config(command: str, path: str, arguments: list[str], text: str | None
 
     from flstudy.config.composition import composed, modules_of, whole_study
     from flstudy.config.reading import content_of, parse_options
+    from flstudy.config.registry import add_to_path
     from flstudy.config.values import completed
 
     content, edits = content_of(path, text), parse_options(arguments)
-    sys.path.append(modules_of(path, edits, content))
+    add_to_path(modules_of(path, edits, content), [content, dict(edits)])
     if command == "tune":
         values = whole_study(content, edits, imports=True)
     else:
@@ -228,7 +238,7 @@ def announce(command: str, values: Mapping[str, Any], path: str, resume: Path | 
 def _search_size(values: Mapping[str, Any]) -> tuple[int | None, bool] | None:
     """Return the number of trials that the sampler makes, where it knows its points."""
     from flstudy.study import Space
-    from flstudy.study.announcement import ConfigOutline
+    from flstudy.study.outline import ConfigOutline
     from flstudy.tuning.samplers import SearchSize, search_size
 
     try:
@@ -299,7 +309,7 @@ def resumed(arguments: list[str]) -> Path | None:
     requested = {key: value.value if isinstance(value, Given) else value for key, value in edits}
     changes = check_changes(StudyFolder(folder), requested, "--resume")
     arguments += options({key: value for key, value in changes.items() if key not in requested})
-    add_modules_to_path(folder)
+    add_modules_to_path(StudyFolder(folder), trust="--trust" in arguments)
     return folder
 
 
@@ -419,7 +429,7 @@ def show(command: str, arguments: list[str]) -> int:
     for cells in trial_cells(entry):
         console.print(cells.rich())
     if entry["error"]:
-        console.print(entry["error"], style="red", markup=False, highlight=False)
+        console.print(for_terminal(entry["error"]), style="red", markup=False, highlight=False)
     return 0
 
 
@@ -455,14 +465,16 @@ def export(command: str, arguments: list[str]) -> int:
     parser.add_argument("study", metavar="STUDY", help="a folder or URI, or a name under studies/")
     parser.add_argument("trial", metavar="TRIAL", nargs="?", default="best", help="a trial's number; default: best")
     parser.add_argument("--to", required=True, type=Path, metavar="FILE", help="model.pt, .onnx or .safetensors")
+    parser.add_argument("--trust", action="store_true", help="for .onnx: agree to the code that the study names")
     options = parser.parse_args(arguments)
     from flstudy.study import load_study
     from flstudy.tracking.export import export_model
 
     results = load_study(_study(options.study, "models"))
     trial = results.find(options.trial)
-    reader = export_model(results, trial, options.to)
-    print(f"{options.to}: trial {trial.number} of {results.name}, {trial.algorithm}; read it with {reader}")
+    reader = export_model(results, trial, options.to, trust=options.trust)
+    line = f"{options.to}: trial {trial.number} of {results.name}, {trial.algorithm}; read it with {reader}"
+    print(for_terminal(line))
     return 0
 
 
@@ -499,10 +511,10 @@ def sync(command: str, arguments: list[str]) -> int:
                 if is_uri(folder.name_or_uri):
                     mirror = BucketMirror(folder)
                     mirror.send()
-                    print(f"{folder.name}: {mirror.sent_files} files ({folder.name_or_uri})")
+                    print(for_terminal(f"{folder.name}: {mirror.sent_files} files ({folder.name_or_uri})"))
                 delivery = sync_study(folder, store)
-                print(f"{folder.name}: {delivery} ({store.uri})")
-                print(*delivery.remarks, sep="\n", end="\n" if delivery.remarks else "")
+                for line in (f"{folder.name}: {delivery} ({store.uri})", *delivery.remarks):
+                    print(for_terminal(line))
                 if is_uri(folder.name_or_uri):
                     mirror.send()  # the list of trials says what MLflow has
         except (ConfigError, RemoteError) as error:

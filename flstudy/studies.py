@@ -64,6 +64,8 @@ class Study:
         ConfigError: one sentence, before anything is trained.
     """
 
+    _trust = False  # in code that somebody else's study names
+
     def __init__(
         self,
         task: Any,
@@ -92,11 +94,19 @@ class Study:
         return study
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """Return a study that has begun, by its folder or URI, or by its name under studies/; UserError where there is
-        none. A study by URI is read as its bucket has it now."""
+    def open(cls, folder: str | os.PathLike[str], *, trust: bool = False) -> Self:
+        """Return a study that has begun. A study by URI is read as its bucket has it now.
+
+        Args:
+            folder: its folder or URI, or its name under studies/.
+            trust: whether you agree to the code of somebody else's study, which `config`, `resume` and `load_model`
+                import; all else reads data.
+
+        Raises:
+            UserError: where there is none.
+        """
         study = cls.__new__(cls)
-        study._config, study._folder = None, StudyFolder.named(folder)
+        study._config, study._folder, study._trust = None, StudyFolder.named(folder), trust
         load_study(study._folder)
         return study
 
@@ -104,7 +114,7 @@ class Study:
     def config(self) -> Config:
         """The study's config, checked."""
         if self._config is None:
-            self._config = load_study_config(StudyFolder(self.folder))
+            self._config = load_study_config(StudyFolder(self.folder), trust=self._trust)
         return self._config
 
     # ---- running -----------------------------------------------------------------------------------------------------
@@ -137,7 +147,7 @@ class Study:
         """
         folder = StudyFolder(self.folder)
         changes = check_changes(folder, dotted(changes), "Study.resume")
-        return self._carry_out(load_study_config(folder, changes), folder.path, quiet)
+        return self._carry_out(load_study_config(folder, changes, trust=self._trust), folder.path, quiet)
 
     def _carry_out(self, config: Config, folder: Path | None, quiet: bool) -> Self:
         from flstudy.tuning.driver import carry_out
@@ -237,29 +247,32 @@ class Study:
         import optuna
 
         from flstudy.study import Domain, Space
-        from flstudy.study.objectives import objectives_of
         from flstudy.tuning.search import frozen_trial
 
-        results, section = self.results, self.config.study
-        domains = Space.of_study(section).widest()
+        results = self.results
+        domains = Space.of_study(results.section).widest()
         study = optuna.create_study(
             study_name=self.name,
-            directions=["maximize" if goal.higher else "minimize" for goal in objectives_of(section)],
+            directions=["maximize" if goal.higher else "minimize" for goal in results.objectives],
         )
-        study.set_user_attr("objectives", [goal.metric for goal in objectives_of(section)])
+        study.set_user_attr("objectives", [goal.metric for goal in results.objectives])
         for trial in results.searched:
             if trial.is_over:
                 values = {key: value for key, value in trial.overrides.items() if key in domains}
                 point = {key: Domain.parameter(value) for key, value in values.items()}
-                study.add_trial(frozen_trial(trial, point, domains, section, _curve(results, trial)))
+                study.add_trial(frozen_trial(trial, point, domains, results.goals, _curve(results, trial)))
         return study
 
     def load_model(self, trial: int | str = "best") -> "L.LightningModule":
         """Return the task with a trained global model, of the first seed, in evaluation mode. A study keeps the models
         of each algorithm's best trial.
 
+        Args:
+            trial: its number, or ``best``.
+
         Raises:
             UserError: for a trial that there is not, or whose model was not kept.
+            ConfigError: for code of somebody else's study that you have not agreed to.
         """
         from flstudy.federation import load_task
         from flstudy.tracking.export import kept_model
@@ -267,7 +280,7 @@ class Study:
         results = self.results
         if is_uri(results.folder.name_or_uri):
             StudyFolder.fetch(results.folder.name_or_uri, "models")
-        add_modules_to_path(self.folder)
+        add_modules_to_path(results.folder, trust=self._trust)
         return load_task(kept_model(results, results.find(str(trial))))
 
     # ---- display -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "flstudy"
 ROWS = [
-    {"user_error", "lightning_hooks", "process_state", "pytree", "whole_file"},
+    {"escaping", "user_error", "lightning_hooks", "process_state", "pytree", "user_choices", "whole_file"},
     {"hyper", "local_ray", "registry", "remote"},
     {"run_settings"},
     {"algorithms"},

@@ -32,13 +32,16 @@ def main(arguments: Sequence[str]) -> int:
     parser = ArgumentParser(prog="flstudy costs", description=__doc__.split("\n\n")[0].split(": ")[1])
     parser.add_argument("config", type=Path, help="Config with the world and task, such as tune_configs/quick.yaml.")
     parser.add_argument("--algorithms", nargs="+", default=[], help="Algorithms to run; default: those of the search.")
+    parser.add_argument("--trust", action="store_true", help="Agree to the code that somebody else's study names.")
     options = parser.parse_args(list(arguments))
     # Seconds of imports, which neither --help nor a mistake waits for.
     from flstudy.algorithms import Algorithm
     from flstudy.config import load
     from flstudy.registry import named
     from flstudy.reporting.report import terminal
+    from flstudy.study.consent import require_consent_to_config
 
+    require_consent_to_config(options.config, trust=options.trust)
     config = load(options.config, command="tune")
     names = options.algorithms or list(config.study.arms) or [config.method]
     for name in names:

@@ -96,7 +96,7 @@ def argument_words(command: str, text: str) -> tuple[list[str], bool]:
 
 def _bash(shell: str, commands: Mapping[str, str], helps: Mapping[str, str]) -> str:
     """Return the completion script of bash or zsh, for commands with their help texts."""
-    keys, also = option_keys(), " ".join(("--print_config", *ALWAYS))
+    keys, also = option_keys(), " ".join(("--print_config", "--trust", *ALWAYS))
     values = [f"    --{key}) echo {' '.join(words)} ;;" for key, words in keys.items() if words]
     spoken = {command: options_in(text) for command, text in helps.items() if command not in KEYED}
     options = [f"    {command}) echo {' '.join(option_names)} ;;" for command, option_names in spoken.items()]

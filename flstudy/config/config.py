@@ -4,7 +4,6 @@ import contextlib
 import copy
 import logging
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,10 +21,10 @@ from flstudy.config.errors import ConfigError, describe_error
 from flstudy.config.lines import errors_with_line
 from flstudy.config.objects import build_object, build_section
 from flstudy.config.reading import content_of, parse_options, text_of
-from flstudy.config.registry import SECTIONS, check_files
+from flstudy.config.registry import SECTIONS, add_to_path, check_files
 from flstudy.config.rules import Parts, check_measures, check_parts, check_work
 from flstudy.config.sections import Run, Settings, StudySection
-from flstudy.config.values import class_label, classes_in, flat_items
+from flstudy.config.values import class_label, class_tags, classes_in, trained_items
 from flstudy.federation import Coordinator, Record
 from flstudy.federation.divergence import divergence
 from flstudy.federation.hyper_parameters import hyper_parameters
@@ -77,7 +76,7 @@ class Config:
         self.overrides, self.proposal = clean_values(overrides), dict(proposal or {})
         self.content = clean_yaml(content, content_of(path, content))
         self.modules = modules_of(path, self.edits, content_of(path, content))
-        _importable(self.modules)
+        add_to_path(self.modules, [content_of(path, content), dict(self.edits), self.proposal])
         self._values = self._completed({})
         self._own_modules = imported_files(self._values, self.modules)
         self._parts: Parts | None = None
@@ -142,7 +141,7 @@ class Config:
 
     def flat(self) -> dict[str, Any]:
         """Return dotted keys and values ('algorithm.tau': 0.001), except for study, run, ``store`` and ``modules``."""
-        return {key: copy.deepcopy(v) if isinstance(v, list | dict) else v for key, v in _trained_items(self._values)}
+        return {key: copy.deepcopy(v) if isinstance(v, list | dict) else v for key, v in trained_items(self._values)}
 
     def hyper_parameters(self) -> dict[str, Any]:
         """Return `flat`, with what the parts know beyond the config, such as a user's task's own ``hparams``."""
@@ -150,11 +149,11 @@ class Config:
 
     def has_key(self, key: str) -> bool:
         """Return whether this config, with its algorithm, has the key."""
-        return any(config_key == key for config_key, _ in _trained_items(self._values))
+        return any(config_key == key for config_key, _ in trained_items(self._values))
 
     def keys_of(self, proposal: Mapping[str, Any]) -> frozenset[str]:
         """Return the keys of this config with some values changed; nothing is built."""
-        return frozenset(key for key, _ in _trained_items(self._completed(proposal)))
+        return frozenset(key for key, _ in trained_items(self._completed(proposal)))
 
     def left_out(self) -> list[str]:
         """Return a sentence for each key that the file or options give the algorithm, and that some methods do not
@@ -178,10 +177,7 @@ class Config:
 
     def tags(self) -> dict[str, str]:
         """Return the tags by which runs are filtered, the algorithm by its `method`."""
-        flat = self.flat()
-        names = {"dataset": "population.dataset", "drift": "population.drift", "task": "task"}
-        classes = {tag: class_label(key, flat[key]) if flat.get(key) else "none" for tag, key in names.items()}
-        return {"algorithm": self.method, **classes}
+        return {**class_tags(self._values), "algorithm": self.method}
 
     def events(self) -> list[Event]:
         """Return the events of the world within the config's rounds."""
@@ -440,19 +436,8 @@ def load(
     return Config(str(path), text, options, changes, command).checked()
 
 
-def _trained_items(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return dotted keys and values of the trained configuration, without the study, the run, the store and modules."""
-    return flat_items({key: value for key, value in values.items() if key not in ("study", "run", "store", "modules")})
-
-
 def _part(key: str, values: Mapping[str, Any], population: Population | None) -> Any:
     """Return one part of a run; a task is built for the population's data set."""
     if key in SECTIONS:
         return build_section(key, values[key])
     return build_object(key, values[key], population.dataset if key == "task" and population is not None else None)
-
-
-def _importable(folder: str) -> None:
-    """Let the classes in a folder's files be imported."""
-    if folder not in sys.path:
-        sys.path.append(folder)  # last: a file of the user's hides no package

@@ -84,7 +84,11 @@ OF_STUDIES = {
     "--address auto | HOST:PORT | ray://HOST:PORT": "joins a Ray cluster in place of starting a Ray here.",
     "--json": "prints one object at the end and nothing else.",
 }
-OPTIONS = {**OF_STUDIES, "--print_config": "prints the complete config and trains nothing."}
+OPTIONS = {
+    **OF_STUDIES,
+    "--print_config": "prints the complete config and trains nothing.",
+    "--trust": "agrees to the code that the folder of somebody else's study names.",
+}
 """Options of ``flstudy run`` and ``flstudy tune`` that are no keys of a config; those of a study alone, and all."""
 
 

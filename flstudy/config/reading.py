@@ -76,6 +76,8 @@ def _read(text: str, path: str) -> Any:
                 raise RecursionError
             if type(value) not in TYPES:
                 raise ConfigError(f"{path} must hold texts, numbers, lists and the like, got a {type(value).__name__}")
+            if isinstance(value, str) and "\0" in value:
+                raise ConfigError(f"{path} must hold texts without NUL characters, got {value!r}: leave them out")
             parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
             waiting += [(part, depth + 1) for part in parts]
     except RecursionError as error:

@@ -150,6 +150,19 @@ def texts_in(value: Any) -> Iterator[str]:
         yield from texts_in(part)
 
 
+def may_name_class(text: str) -> bool:
+    """Return whether a text may be the dotted path of a class that is not flstudy's."""
+    first, _, rest = text.partition(".")
+    return bool(rest) and first != "flstudy" and all(name.isidentifier() for name in text.split("."))
+
+
+def add_to_path(folder: str, values: Any) -> None:
+    """Let the classes in a folder's files be imported, after all packages, where a config's values may name one; else
+    no file of the folder may be taken for a module."""
+    if folder not in sys.path and any(map(may_name_class, texts_in(by_module(values)))):
+        sys.path.append(folder)
+
+
 def named_modules(value: Any) -> Iterator[str]:
     """Yield the modules of classes that a config's values name by dotted paths and that have been imported."""
     for path in texts_in(value):

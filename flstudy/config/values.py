@@ -75,6 +75,18 @@ def flat_items(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 # ---- against the schema ----------------------------------------------------------------------------------------------
 
 
+def trained_items(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and values of the trained configuration, without the study, the run, the store and modules."""
+    return flat_items({key: value for key, value in values.items() if key not in ("study", "run", "store", "modules")})
+
+
+def class_tags(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of a configuration's classes by which runs are filtered."""
+    flat = dict(trained_items(values))
+    keys = {"algorithm": "algorithm", "dataset": "population.dataset", "drift": "population.drift", "task": "task"}
+    return {tag: class_label(key, flat[key]) if flat.get(key) else "none" for tag, key in keys.items()}
+
+
 def completed(content: Mapping[str, Any], *, imports: bool) -> dict[str, Any]:
     """Return a config's values in the schema's order, checked, with all defaults.
 

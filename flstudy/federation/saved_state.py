@@ -69,6 +69,7 @@ class SavedState:
             "seed": self.run.seeds[0],
             "shape": list(inputs.shape[1:]),
             "dtype": str(inputs.dtype).removeprefix("torch."),
+            "output_shape": output_shape(self.run.task, inputs),
             "state": checkpoint["state_dict"],
         }
         torch.save(content, path)
@@ -127,3 +128,24 @@ class SavedState:
         choices = saved["choices"]
         run.executor.choose(choices if isinstance(run.executor, Sharded) else of_one_place(choices))
         run.evaluation.evaluator.choose(choices)
+
+
+def output_shape(task: L.LightningModule, inputs: torch.Tensor) -> list[int] | None:
+    """Return the shape of a task's output for one example; None where ``forward`` takes no batch of inputs alone, or
+    returns no tensor.
+
+    Args:
+        task: the module.
+        inputs: [B, ...], as a batch is given them.
+    """
+    real = next((part.dtype for part in task.state_dict().values() if part.is_floating_point()), torch.float32)
+    example, was_training = inputs[:1].to(task.device), task.training
+    task.eval()
+    try:
+        with torch.no_grad():
+            output = task(example.to(real) if example.is_floating_point() else example)
+    except Exception:  # whatever a module says of a call that it does not expect
+        return None
+    finally:
+        task.train(was_training)
+    return list(output.shape[1:]) if isinstance(output, torch.Tensor) else None

@@ -241,6 +241,7 @@ def _describe(arguments: list[str]) -> int:
     parser.add_argument("--to", type=Path)
     parser.add_argument("--verify", action="store_true")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--trust", action="store_true")
     args, options = parser.parse_known_args(arguments)
     from flstudy.population.datasets.on_node import copied_to_node
     from flstudy.remote import is_uri
@@ -261,7 +262,9 @@ def _describe(arguments: list[str]) -> int:
     from flstudy.preparation.picture import portrait, portrait_cells, portrait_figure
     from flstudy.reporting.report import terminal
     from flstudy.reporting.style import to_png
+    from flstudy.study.consent import require_consent_to_config
 
+    require_consent_to_config(args.what, trust=args.trust)
     drawn = portrait(load(args.what, options=options))
     path = to_png(portrait_figure(drawn), args.to or Path(f"{Path(args.what).stem}-population.png"))
     if args.json:

@@ -1,7 +1,6 @@
 """Interactive page of a study, one HTML file that works without a network: curves and trials with their values under
 the pointer, methods to hide, tables that sort. `interactive.js` draws the values that this file puts into the page."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from flstudy.escaping import for_script
 from flstudy.reporting.multiples import thinned
 from flstudy.reporting.page import render
 from flstudy.reporting.ranking import Findings
@@ -19,21 +19,20 @@ from flstudy.reporting.style import scale_of
 from flstudy.reporting.tables import Cells
 from flstudy.study import Domain
 from flstudy.study.records import curve, metric_names
+from flstudy.whole_file import write_whole
 
 NAME = "interactive.html"
 POINTS = 240  # of a curve: a screen has no pixels for more
 DIGITS = 5
 SHOWN = ("test/accuracy", "valid/accuracy", "test/loss", "valid/loss", "train/loss")
 """Metrics by round, where they are recorded, beside those that the ranking and the search go by."""
-ESCAPED = str.maketrans({letter: f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"})
 
 
 def write_interactive(folder: Path, findings: Findings, title: str, tables: Sequence[Cells]) -> Path:
     """Write the page beside the report and return its path."""
-    data = json.dumps(interactive_values(findings), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    data = for_script(interactive_values(findings))
     path = folder / NAME
-    text = render("interactive.html.j2", title=title, tables=tables, study=Markup(data.translate(ESCAPED)))
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, render("interactive.html.j2", title=title, tables=tables, study=Markup(data)))
     return path
 
 

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from flstudy.escaping import for_figure
 from flstudy.reporting.style import Look, as_lines_end, draw_mean, finish, legend_beside, new_panels
 
 CROWD = 6  # largest number of methods in one panel
@@ -41,7 +42,7 @@ def method_figure(looks: Mapping[str, Look], draw: Draw, *, height: float, title
         figure, (axes,) = new_panels(1, 1, height)
         for name, look in looks.items():
             draw(axes, name, look)
-        axes.set_title("\n".join(textwrap.wrap(title, LONG)), fontsize=13, loc="left")
+        axes.set_title("\n".join(textwrap.wrap(for_figure(title), LONG)), fontsize=13, loc="left")
         finish(axes, 11, 12, **labels)
         return figure
     figure, panels = new_panels(len(looks), COLUMNS, 1.85, 0.5, sharex=True, sharey=True)
@@ -54,9 +55,9 @@ def method_figure(looks: Mapping[str, Look], draw: Draw, *, height: float, title
         axes.tick_params(labelbottom=place + COLUMNS >= len(panels))  # also where the row below is not full
         finish(axes, 9)
     figure.supxlabel(labels.get("xlabel", ""), fontsize=11)
-    figure.supylabel(labels.get("ylabel", ""), fontsize=11)
+    figure.supylabel(for_figure(labels.get("ylabel", "")), fontsize=11)
     if title:
-        figure.suptitle(title, fontsize=12, x=0.01, ha="left")
+        figure.suptitle(for_figure(title), fontsize=12, x=0.01, ha="left")
     return figure
 
 

@@ -14,6 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from flstudy.config import ConfigError
+from flstudy.escaping import for_markdown, for_terminal
 from flstudy.reporting.interactive import NAME, write_interactive
 from flstudy.reporting.page import render
 from flstudy.reporting.ranking import Findings
@@ -24,6 +25,7 @@ from flstudy.study import StudyResults, load_study
 from flstudy.study.folder import from_here
 from flstudy.study.trial import without_nan
 from flstudy.user_error import UserError
+from flstudy.whole_file import write_whole
 
 LONGEST = 80  # characters of a folder's name
 
@@ -64,11 +66,16 @@ class Report:
         return self.folder / "citations.bib"
 
     def print(self, console: Console | None = None) -> None:
-        (console or terminal()).print(self.__rich__())
+        console = console or terminal()
+        for part in self._parts():
+            console.print(Group(part), crop=not isinstance(part, Text))  # commands and paths are copied whole
 
     def __rich__(self) -> RenderableType:
+        return Group(*self._parts())
+
+    def _parts(self) -> list[RenderableType]:
         parts: list[RenderableType] = [cells.rich() for cells in self.tables]
-        parts += [Text(note, style="dim") for note in self.notes]
+        parts += [Text(for_terminal(note), style="dim") for note in self.notes]
         written = {
             "Report": self.page_path,
             "Interactive": self.interactive_path,
@@ -77,10 +84,12 @@ class Report:
         }
         written |= {"LaTeX": self.latex_path, "BibTeX": self.citations_path}
         parts.append(Text())
-        parts += [Text(f"{label}: {from_here(path)}") for label, path in written.items() if path is not None]
-        for purpose, command in self.next_commands:
-            parts.append(Text.assemble(f"{purpose}: ", (command, "bold"), overflow="ignore", no_wrap=True))
-        return Group(*parts)
+        lines = [(label, from_here(path), "none") for label, path in written.items() if path is not None]
+        lines += [(purpose, command, "bold") for purpose, command in self.next_commands]
+        for label, copied, style in lines:
+            shown = for_terminal(f"{label}: "), (for_terminal(copied), style)
+            parts.append(Text.assemble(*shown, overflow="ignore", no_wrap=True))
+        return parts
 
 
 def terminal() -> Console:
@@ -144,20 +153,21 @@ def _write(
         next_commands=tuple(commands),
         values={**_values(contents), **values},
     )
-    blocks = [f"# Study {title}", *(cells.markdown() for cells in tables), "\n".join(f"- {note}" for note in notes)]
-    blocks += [f"![{picture.caption}]({name})" for name, picture in exports.items()]
-    blocks += [f"{purpose}:\n\n```sh\n{command}\n```" for purpose, command in commands]
+    listed = "\n".join(f"- {for_markdown(note)}" for note in notes)
+    blocks = [f"# Study {for_markdown(title)}", *(cells.markdown() for cells in tables), listed]
+    blocks += [f"![{for_markdown(picture.caption)}]({name})" for name, picture in exports.items()]
+    blocks += [f"{purpose}:\n\n```sh\n{for_terminal(command)}\n```" for purpose, command in commands]
     try:
         folder.mkdir(exist_ok=True)
         for stale in folder.glob("*.png"):  # those of an earlier report show other trials
             stale.unlink()
         for name, picture in exports.items():
             to_png(picture.figure, folder / name)
-        report.summary_path.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+        write_whole(report.summary_path, "\n\n".join(blocks) + "\n")
         write_latex(report.latex_path, for_paper, notes)
         for content in contents:
             for name, text in content.files.items():
-                (folder / name).write_text(text, encoding="utf-8")
+                write_whole(folder / name, text)
         shown, link = [content for content in contents if content.title], ""
         if findings is not None:
             link = write_interactive(folder, findings, heading, tables).name
@@ -179,7 +189,7 @@ def write_page(
     """Write the self-contained page for screen and paper and return its path; `facts` stand below its title, with a
     link to the interactive page if there is one. Every text is escaped, only figures are not."""
     text = render("report.html.j2", title=title, facts=facts, sections=contents, interactive=interactive)
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
     return path
 
 
@@ -194,10 +204,11 @@ def write_best(results: StudyResults) -> dict[str, Path]:
             heading = f"# The best {best.trial.algorithm} of study {results.name}: trial {best.trial.number}.\n"
             try:
                 config = results.trial_config(best.trial)
+                config.pop("store", None)  # whoever runs it chooses the store
             except ConfigError:  # study.yaml is damaged
                 continue
             paths[best.trial.algorithm] = path
-            path.write_text(heading + yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+            write_whole(path, heading + yaml.safe_dump(config, sort_keys=False))
         for stale in set(folder.glob("*.yaml")) - set(paths.values()):
             stale.unlink()
     except OSError as error:

@@ -18,9 +18,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from flstudy.escaping import for_figure
 from flstudy.metrics.registry import is_fraction
 from flstudy.reporting.tables import metric_label
 from flstudy.study.results import WorldEvent
+from flstudy.whole_file import whole_file
 
 # Okabe and Ito's palette, distinct in any colour vision; its yellow is too light on white. Dash patterns and
 # markers tell lines and points apart where a printer has no colours, and go on where the colours are used up.
@@ -146,8 +148,8 @@ def as_lines_end(axes: Axes) -> dict[str, Any]:
 
 def finish(axes: Axes, ticks: int = 10, size: int = 10, *, xlabel: str = "", ylabel: str = "") -> None:
     """Set the axes' labels and a light grid, and remove the top and right frame."""
-    axes.set_xlabel(xlabel or axes.get_xlabel(), fontsize=size)
-    axes.set_ylabel(ylabel or axes.get_ylabel(), fontsize=size)
+    axes.set_xlabel(for_figure(xlabel) or axes.get_xlabel(), fontsize=size)
+    axes.set_ylabel(for_figure(ylabel) or axes.get_ylabel(), fontsize=size)
     axes.tick_params(labelsize=ticks)
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -176,7 +178,8 @@ def small_png(picture: BinaryIO | str | os.PathLike[str], path: str | os.PathLik
     places, palette = paletted(np.asarray(image))
     small = Image.fromarray(places)
     small.putpalette(palette.tobytes())
-    small.save(path, "PNG", optimize=True, dpi=(dpi, dpi))
+    with whole_file(path) as hidden:
+        small.save(hidden, "PNG", optimize=True, dpi=(dpi, dpi))
     return path
 
 

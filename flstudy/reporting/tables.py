@@ -1,7 +1,7 @@
 """Tables as cells, which rich shows in 100 columns, or which are written as Markdown, HTML or LaTeX; number formats."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -12,7 +12,9 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from flstudy.escaping import for_markdown, for_terminal
 from flstudy.metrics.registry import METRICS, is_fraction
+from flstudy.whole_file import write_whole
 
 NOTHING = "–"
 _WORDS = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
@@ -47,23 +49,31 @@ class Cells:
         return cls(title=title, header=tuple(columns), rows=rows, words=frozenset(words), label=label, **more)
 
     def rich(self) -> Table:
-        title: dict[str, Any] = {"title": escape(self.title), "title_justify": "left", "title_style": "bold"}
+        title: dict[str, Any] = {
+            "title": escape(for_terminal(self.title)),
+            "title_justify": "left",
+            "title_style": "bold",
+        }
         table = Table(**title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
         for index, name in enumerate(self.header):
             # Where a terminal is narrow, long words may wrap; a number or a name never does.
             word, width = index in self.words, min(max((len(row[index]) for row in self.rows), default=0), 12)
             justify: Literal["left", "right"] = "left" if word else "right"
-            table.add_column(escape(name), justify=justify, no_wrap=not word, overflow="fold", min_width=width)
+            table.add_column(
+                escape(for_terminal(name)), justify=justify, no_wrap=not word, overflow="fold", min_width=width
+            )
         for row in self.rows:
-            table.add_row(*(escape(cell) for cell in row))
+            table.add_row(*(escape(for_terminal(cell)) for cell in row))
         return table
 
-    def markdown(self) -> str:
+    def markdown(self, escape: Callable[[str], str] = for_markdown) -> str:
+        """Format as a table in Markdown; ``escape`` is for other cells than plain text (`flstudy.escaping`)."""
+
         def line(cells: tuple[str, ...]) -> str:
-            return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+            return "| " + " | ".join(map(escape, cells)) + " |"
 
         rule = "|" + "|".join(":--" if index in self.words else "--:" for index in range(len(self.header))) + "|"
-        return "\n".join([f"**{self.title}**", "", line(self.header), rule, *map(line, self.rows)])
+        return "\n".join([f"**{for_markdown(self.title)}**", "", line(self.header), rule, *map(line, self.rows)])
 
     def latex(self) -> str:
         """Format as a table environment with booktabs, the best values in bold."""
@@ -97,13 +107,16 @@ class Cells:
 
 def escape_latex(text: str) -> str:
     """Escape a text so that LaTeX prints it as it stands."""
-    return " ".join(text.split()).translate(_LATEX)
+    return for_terminal(" ".join(text.split())).translate(_LATEX)
 
 
 def write_latex(path: Path, tables: Sequence[Cells], notes: Sequence[str]) -> None:
     """Write a file for ``\\input``, with the notes as comments, since every paper words them its own way."""
-    heading = [r"% Needs \usepackage{booktabs} in the preamble.", *(f"% {' '.join(note.split())}" for note in notes)]
-    path.write_text("\n".join(heading) + "\n\n" + "\n\n".join(cells.latex() for cells in tables) + "\n")
+    heading = [
+        r"% Needs \usepackage{booktabs} in the preamble.",
+        *(f"% {for_terminal(' '.join(note.split()))}" for note in notes),
+    ]
+    write_whole(path, "\n".join(heading) + "\n\n" + "\n\n".join(cells.latex() for cells in tables) + "\n")
 
 
 def mean_and_spread(values: NDArray[np.float64], scale: float = 1.0, form: str = ".1f") -> str:

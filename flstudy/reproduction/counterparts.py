@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flstudy.config import ConfigError, nearest
+from flstudy.escaping import for_column
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.reproduction.plan import RESULTS, Paper, read_paper
+from flstudy.whole_file import write_whole
 
 FILE = "counterparts.csv"
 BASES = {  # value in the file -> words on the page
@@ -108,7 +110,7 @@ def overview(papers: Mapping[str, tuple[str, Sequence[Counterpart]]], own_papers
         header = ("In the paper", "Shows", "Counterpart", "Page", "Command", "Because, or to know")
         count = f"{len(items)} tables and figures, {len(here)} of them with a page, in whole or in part"
         cells = Cells(title=count, header=header, rows=tuple(rows), words=frozenset(range(len(header))))
-        parts += [f"## {title}", cells.markdown()]
+        parts += [f"## {title}", cells.markdown(for_column)]
     for plan in own_papers:
         parts += [f"## {plan.title}", "No paper's: nothing is published beside it.", "\n".join(_own_lines(plan))]
     return "\n\n".join(parts) + "\n"
@@ -142,5 +144,5 @@ def write_overview(configs: Path) -> Path:
     if not papers:
         raise ConfigError(f"{configs}/ holds no {FILE}: run this where tune_configs is")
     path = configs / OVERVIEW
-    path.write_text(overview(papers, own_studies(configs)), encoding="utf-8")
+    write_whole(path, overview(papers, own_studies(configs)))
     return path

@@ -36,6 +36,7 @@ from flstudy.reproduction.values import (
     tuned_table,
 )
 from flstudy.study import StudyFolder, StudyResults, load_study
+from flstudy.whole_file import write_whole
 
 Studies = Mapping[str, StudyResults]
 """Studies of a world that exist, by stage."""
@@ -50,7 +51,7 @@ def write_pages(paper: Paper, studies: Mapping[tuple[str, str], StudyFolder], fo
     for world, page in pages.items():
         by_stage = {stage: results for (name, stage), results in loaded.items() if name == world.name}
         if by_stage:
-            page.write_text(world_page(paper, world, by_stage, folder, command), encoding="utf-8")
+            write_whole(page, world_page(paper, world, by_stage, folder, command))
     return write_readme(paper, folder)
 
 
@@ -62,7 +63,7 @@ def write_readme(paper: Paper, folder: Path) -> Path:
     readme = folder / "README.md"
     parts = [f"# {paper.title}, reproduced", links, *([paper.note] if paper.note else []), *own_figures(paper)]
     parts += [paper.differences] if paper.differences else []
-    readme.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    write_whole(readme, "\n\n".join(parts) + "\n")
     return readme
 
 

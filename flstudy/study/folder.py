@@ -10,6 +10,7 @@ studies/<name>/study.yaml              the config
                snapshots/rows/         rows of devices' states that snapshots need
                snapshots/going         present while the study goes on: a `flstudy.tuning.stop_signal.StopSignal`
                tracking/<trial>.json   the batch of metrics last sent to MLflow, which may not have arrived
+               hyper_parameters/<trial>.json  of a trial, with those that its classes have beyond the config
                models/<trial>.pt       the trained model of each algorithm's best trial, of its first seed
                report/                 report.html, summary.md, curves.png, tables.tex, citations.bib
                best/<Algorithm>.yaml   each algorithm's best trial as a config that runs
@@ -34,7 +35,7 @@ from flstudy.config.composition import EARLIER, whole_study
 from flstudy.config.reading import content_of, text_of
 from flstudy.config.values import anchored
 from flstudy.remote import RemoteError, RemoteFolder, child_uri, is_uri
-from flstudy.study.damage import reason_of
+from flstudy.study.damage import DamageError, parse_json, read_bounded, reason_of
 from flstudy.study.lock import FolderLock, Holder, refusal
 from flstudy.study.trial import Trial, read_lines, write_line
 from flstudy.study.working_copy import WorkingCopy, home_of
@@ -57,6 +58,19 @@ class StudyFolder:
 
     # ---- layout ------------------------------------------------------------------------------------------------------
 
+    def inside(self, *names: str) -> Path:
+        """Return the path of a file or folder of the study; the study's folder itself may be a link.
+
+        Raises:
+            DamageError: for a link on the way, which may lead out of the study.
+        """
+        path = self.path
+        for name in names:
+            path = path / name
+            if path.is_symlink():
+                raise DamageError(f"{path} must lie in the study, but is a link: put what it links to in its place")
+        return path
+
     @property
     def name(self) -> str:
         """The study's name."""
@@ -64,11 +78,11 @@ class StudyFolder:
 
     @property
     def config(self) -> Path:
-        return self.path / "study.yaml"
+        return self.inside("study.yaml")
 
     @property
     def state_file(self) -> Path:
-        return self.path / "state.json"
+        return self.inside("state.json")
 
     @property
     def lock(self) -> FolderLock:
@@ -81,33 +95,33 @@ class StudyFolder:
 
     @property
     def trials(self) -> Path:
-        return self.path / "trials.jsonl"
+        return self.inside("trials.jsonl")
 
     @property
     def events(self) -> Path:
-        return self.path / "events.json"
+        return self.inside("events.json")
 
     @property
     def journal(self) -> Path:
-        return self.path / "optuna.journal"
+        return self.inside("optuna.journal")
 
     @property
     def report(self) -> Path:
-        return self.path / "report"
+        return self.inside("report")
 
     @property
     def best(self) -> Path:
-        return self.path / "best"
+        return self.inside("best")
 
     @property
     def ray(self) -> Path:
-        return self.path / "ray"
+        return self.inside("ray")
 
     def records(self, trial: int) -> Path:
-        return self.path / "records" / f"{trial}.parquet"
+        return self.inside("records", f"{trial}.parquet")
 
     def snapshot(self, trial: int) -> Path:
-        return self.path / "snapshots" / f"{trial}.ckpt"
+        return self.inside("snapshots", f"{trial}.ckpt")
 
     def drop_snapshot(self, trial: int) -> None:
         """Delete a trial's snapshot, with the devices' rows that lie beside it."""
@@ -121,19 +135,23 @@ class StudyFolder:
     @property
     def stop_signal_file(self) -> Path:
         """File of the study's `flstudy.tuning.stop_signal.StopSignal`."""
-        return self.path / "snapshots" / "going"
+        return self.inside("snapshots", "going")
 
     def metrics_batch_file(self, trial: int | None) -> Path:
         """Return the path of the batch of metrics last sent to MLflow, of a trial or, for None, of the study itself."""
-        return self.path / "tracking" / f"{'study' if trial is None else trial}.json"
+        return self.inside("tracking", f"{'study' if trial is None else trial}.json")
+
+    def hyper_parameters(self, trial: int) -> Path:
+        """Return the path of a trial's hyper-parameters, with those that its parts know beyond the config."""
+        return self.inside("hyper_parameters", f"{trial}.json")
 
     def model(self, trial: int) -> Path:
-        return self.path / "models" / f"{trial}.pt"
+        return self.inside("models", f"{trial}.pt")
 
     @property
     def is_study(self) -> bool:
         """True if a study has written here."""
-        return self.config.is_file() or self.state_file.is_file()
+        return any((self.path / name).is_file() for name in ("study.yaml", "state.json"))
 
     # ---- making and finding ------------------------------------------------------------------------------------------
 
@@ -177,7 +195,7 @@ class StudyFolder:
 
     def _make_subfolders(self) -> None:
         for name in ("records", "snapshots", "models"):
-            (self.path / name).mkdir(exist_ok=True)
+            self.inside(name).mkdir(exist_ok=True)
 
     @classmethod
     def resume(cls, path: Path, claims: ExitStack) -> "StudyFolder":
@@ -285,7 +303,7 @@ class StudyFolder:
 
     def write_events(self, events: Sequence[Any]) -> None:
         """Write the events of the world, each with a round and a label."""
-        self.events.write_text(json.dumps([event._asdict() for event in events], indent=2) + "\n")
+        replace_text(self.events, json.dumps([event._asdict() for event in events], indent=2) + "\n")
 
     def write_trials(self, trials: Iterable[Trial]) -> None:
         """Write all trials, a line each; a reader sees the old list or the new one."""
@@ -299,6 +317,7 @@ class StudyFolder:
         """Remove files that were not written to their ends, which makes room on a full disk."""
         for pattern in ("*.tmp", "*/*.tmp", "records/*/.*.tmp"):
             for path in self.path.glob(pattern):
+                self.inside(*path.relative_to(self.path).parts[:-1])
                 path.unlink(missing_ok=True)
 
     def read_trials(self, damage: list[str] | None = None) -> list[Trial]:
@@ -328,12 +347,12 @@ class StudyFolder:
         """Return the content of state.json; ``killed`` where it says that the study runs and nobody holds its folder,
         ``damaged`` where it cannot be read, with the reason as ``damage``; empty before the study started."""
         try:
-            state: dict[str, Any] = json.loads(self.state_file.read_bytes())
+            state: dict[str, Any] = parse_json(read_bounded(self.state_file))
             _check_state(state)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            return {"state": "damaged", "damage": f"{self.state_file} is damaged ({reason_of(error)})"}
+        except (OSError, ValueError, TypeError) as error:
+            return {"state": "damaged", "damage": f"{self.path / 'state.json'} is damaged ({reason_of(error)})"}
         if state.get("state") == "running" and self.driver() is None:
             state["state"] = "killed"
         return state
@@ -378,7 +397,7 @@ def _check_state(state: Any) -> None:
     if state.get("state") not in _STATES:
         raise TypeError(f"its state is {state.get('state')!r}")
     for name in _TEXTS:
-        if name in state and not isinstance(state[name], str):
+        if name in state and (not isinstance(state[name], str) or "\0" in state[name]):
             raise TypeError(f"its {name} is {state[name]!r}")
     for name in _TIMES:
         value = state.get(name)
@@ -402,7 +421,7 @@ def append_text(path: Path, content: str) -> None:
 
     Unbuffered: a killed process loses nothing that it has written.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         size, rest = os.fstat(descriptor).st_size, content.encode()
         try:
@@ -417,7 +436,7 @@ def append_text(path: Path, content: str) -> None:
 
 def open_private(path: Path, mode: Literal["a", "w"]) -> IO[str]:
     """Open a text file that only this user can read: tracebacks may quote more than anybody foresees."""
-    return open(path, mode, encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600))
+    return open(path, mode, encoding="utf-8", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600))
 
 
 def from_here(path: Path) -> str:

@@ -229,12 +229,17 @@ class BucketMirror:
         elif kind == "list":
             paths = [self.folder.trials]
         else:
-            paths = [*root.glob("*"), *self.folder.report.rglob("*"), *self.folder.best.rglob("*")]
+            folders = self.folder.report, self.folder.best, self.folder.inside("hyper_parameters")
+            paths = [*root.glob("*"), *(path for folder in folders for path in folder.rglob("*"))]
         for path in paths:
             name = path.relative_to(root).as_posix()
             # `is_file` is silent about parts that were merged since they were listed; `stat` raises, and all are listed
             # again.
-            if is_content(name) and stat.S_ISREG(path.stat().st_mode) and (kind != "rest" or file_kind(name) == "rest"):
+            if (
+                is_content(name)
+                and stat.S_ISREG(path.lstat().st_mode)
+                and (kind != "rest" or file_kind(name) == "rest")
+            ):
                 yield name, path
 
     def _pin(self, name: str, path: Path, links: Path) -> PinnedFile:

@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -40,7 +41,12 @@ from flstudy.whole_file import whole_file
 log = logging.getLogger(__name__)
 
 VERSION = 1
+MOST_METRICS = 1_000
+"""Most metrics of a round that a study's reader takes."""
+MOST_ROWS = 20_000_000
+"""Most rows of a trial that are read where its rounds and seeds are not known."""
 _VERSION, _SEEDS = b"flstudy.records.version", b"flstudy.records.seeds"
+_ROW_BYTES, _NAMES_BYTES = 64, 2**24  # a row's at most, and those of all names of metrics
 _PART = re.compile(r"(\d{6,})(?:-from-(\d+))?\.parquet")
 
 
@@ -206,8 +212,12 @@ class RecordWriter(RoundBuffer):
                 part.unlink()
 
 
-def read_records(path: str | os.PathLike[str]) -> pa.Table:
+def read_records(path: str | os.PathLike[str], most_rows: int = MOST_ROWS) -> pa.Table:
     """Return all rounds on disk, also those of a writer that is still at work or was killed; rounds ascending.
+
+    Args:
+        path: of the trial.
+        most_rows: that the trial may have.
 
     Raises UserError where there are no records or where a newer flstudy wrote them, DamageError for damaged ones.
     """
@@ -215,9 +225,9 @@ def read_records(path: str | os.PathLike[str]) -> pa.Table:
     if not path.is_dir():
         raise UserError(f"no records at {path}: a trial writes them as a directory of Parquet files")
     try:
-        return _read_parts(path)
+        return _read_parts(path, most_rows)
     except FileNotFoundError:  # the writer merged its parts between our listing and our reading
-        return _read_parts(path)
+        return _read_parts(path, most_rows)
 
 
 def records_damage(path: str | os.PathLike[str]) -> str | None:
@@ -261,7 +271,10 @@ def curve(table: pa.Table, metric: str) -> tuple[NDArray[np.int64], NDArray[np.f
     chosen = codes == names.index(metric)
     replica, at, value = (table[name].to_numpy()[chosen] for name in ("replica", "round", "value"))
     rounds, position = np.unique(at, return_inverse=True)
-    values = np.full((int(table["replica"].to_numpy().max()) + 1, rounds.size), np.nan)
+    replicas = int(table["replica"].to_numpy().max()) + 1
+    if replicas * rounds.size > table.num_rows:  # the replicas of a metric lie together
+        raise DamageError(f"{replicas} replicas of {rounds.size:,} rounds do not fit into {table.num_rows:,} rows")
+    values = np.full((replicas, rounds.size), np.nan)
     values[replica, position] = value
     return rounds.astype(np.int64), values
 
@@ -287,13 +300,14 @@ def seeds_of(table: pa.Table) -> list[int]:
     return [int(seed) for seed in table["seed"].to_numpy()[first[np.argsort(replicas)]]]
 
 
-def _read_parts(path: Path) -> pa.Table:
+def _read_parts(path: Path, most_rows: int) -> pa.Table:
     tables: list[pa.Table] = []
     limit: int | None = None  # rounds from here on were replaced by newer parts
     for _, replaces, part in reversed(_parts(path)):
         if limit is not None and limit <= 1:
             break
-        table = _read_part(part)
+        table = _read_part(part, most_rows)
+        most_rows -= table.num_rows
         tables.append(table if limit is None else table.filter(pc.less(table["round"], limit)))
         if replaces is not None:
             limit = replaces if limit is None else min(limit, replaces)
@@ -307,6 +321,7 @@ def _read_parts(path: Path) -> pa.Table:
 def _parts(path: Path) -> list[tuple[int, int | None, Path]]:
     """Return the parts as (number, first replaced round, file), in the order of writing."""
     matches = [(match, part) for part in path.iterdir() if (match := _PART.fullmatch(part.name))]
+    matches = [(match, part) for match, part in matches if stat.S_ISREG(part.stat().st_mode)]  # a pipe never ends
     return sorted((int(m[1]), None if m[2] is None else int(m[2]), part) for m, part in matches)
 
 
@@ -315,13 +330,21 @@ def _seeds_of(part: Path) -> list[int]:
         return [int(seed) for seed in json.loads(_check_version(pq.read_schema(part), part)[_SEEDS])]
 
 
-def _read_part(part: Path) -> pa.Table:
-    with _name_damaged_part(part):
-        table = pq.read_table(part, partitioning=None, page_checksum_verification=True)
-        _check_version(table.schema, part)
+def _read_part(part: Path, most_rows: int) -> pa.Table:
+    with _name_damaged_part(part), pq.ParquetFile(part, page_checksum_verification=True) as file:
+        groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+        if (rows := sum(group.num_rows for group in groups)) > most_rows:
+            raise DamageError(f"{part} claims {rows:,} rows, and its trial can have {max(0, most_rows):,} more at most")
+        if (size := sum(group.total_byte_size for group in groups)) > _ROW_BYTES * most_rows + _NAMES_BYTES:
+            raise DamageError(f"{part} claims {size:,} bytes for {rows:,} rows")
+        table = file.read()
+        seeds = json.loads(_check_version(table.schema, part)[_SEEDS])
         if not table.schema.equals(record_schema([]), check_metadata=False):
             raise TypeError(f"columns {', '.join(table.schema.names)}")
         table.validate(full=True)
+        lowest, highest = pc.min_max(table["replica"]).as_py().values()
+        if table.num_rows and not 0 <= lowest <= highest < len(seeds):
+            raise TypeError(f"replicas {lowest} to {highest} of {len(seeds)}")
         return table
 
 

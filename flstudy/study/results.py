@@ -1,31 +1,38 @@
 """A study's folder as a value: its config, trials, events and the curves of its trials. Imports no torch."""
 
 import contextlib
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import yaml
 from numpy.typing import NDArray
 
-from flstudy.config import Objective
+from flstudy.config import Objective, StudySection
 from flstudy.config.composition import EARLIER, trial_config, whole_study
 from flstudy.config.credentials import censored
+from flstudy.config.reading import parsed
 from flstudy.config.values import anchored, classes_in
 from flstudy.metrics.drift import Recovery
 from flstudy.remote import is_uri
 from flstudy.study.best import BestTrial, best_trials, eligible, selection_metric, value_of
-from flstudy.study.damage import DamageError, reason_of
+from flstudy.study.damage import DamageError, parse_json, read_bounded, reason_of
 from flstudy.study.folder import EARLIER_FORMAT, StudyFolder
-from flstudy.study.records import curve, read_records, records_damage, seeds_of, standard_errors
+from flstudy.study.records import (
+    MOST_METRICS,
+    MOST_ROWS,
+    curve,
+    read_records,
+    records_damage,
+    seeds_of,
+    standard_errors,
+)
 from flstudy.study.repair import no_curve_message
 from flstudy.study.trial import Trial
 from flstudy.user_error import UserError
@@ -100,6 +107,14 @@ class StudyResults:
         return [self.objective, *(Objective(**goal) for goal in self.section.get("objectives") or [])]
 
     @property
+    def goals(self) -> StudySection:
+        """Study section that has only objectives and constraints."""
+        first, *others = self.objectives
+        return StudySection(
+            objective=first, objectives=tuple(others), constraints=self.section.get("constraints") or {}
+        )
+
+    @property
     def selection_metric(self) -> str:
         """The metric by which trials are chosen."""
         return selection_metric(self.objective)
@@ -161,7 +176,8 @@ class StudyResults:
     def records(self, trial: Trial) -> pa.Table:
         """Return every metric of every round and replica of a trial; UserError where it has no records."""
         if trial.number not in self._tables:
-            self._tables[trial.number] = read_records(self.folder.records(trial.number))
+            most = min(MOST_ROWS, self.rounds * max(1, len(self.seeds_of(trial))) * MOST_METRICS)
+            self._tables[trial.number] = read_records(self.folder.records(trial.number), most)
         return self._tables[trial.number]
 
     def damage_of(self, trial: Trial) -> str | None:
@@ -194,7 +210,7 @@ def load_study(study: str | os.PathLike[str] | StudyFolder) -> StudyResults:
         if folder.state():
             raise DamageError(f"{folder.config} is missing: copy it from the artifacts of the study's run in MLflow")
         raise UserError(_no_study(folder.path))
-    config = _read(folder.config, yaml.safe_load, dict)
+    config = _read(folder.config, partial(parsed, path="it"), dict)
     if folder.state().get("format") == EARLIER_FORMAT:
         with contextlib.suppress(ValueError):  # of a class that there is not any more: the rest can be read
             config = whole_study(config, rule=EARLIER)
@@ -204,7 +220,7 @@ def load_study(study: str | os.PathLike[str] | StudyFolder) -> StudyResults:
         config["store"] = censored(config["store"])  # earlier versions kept passwords
     damage = [folder.state()["damage"]] if "damage" in folder.state() else []
     try:
-        events = [WorldEvent(int(e["round"]), str(e["label"])) for e in _read(folder.events, json.loads, list)]
+        events = [WorldEvent(int(e["round"]), str(e["label"])) for e in _read(folder.events, parse_json, list)]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         reason = error if isinstance(error, DamageError) else f"{folder.events} is damaged ({reason_of(error)})"
         damage.append(f"{reason}: drifts and sessions are left out")
@@ -264,12 +280,12 @@ def study_entry(results: StudyResults) -> dict[str, Any]:
 def _read(path: Path, parse: Callable[[str], Any], kind: type[Content]) -> Content:
     """Return the parsed file; an empty value of its kind where it does not exist (yet)."""
     try:
-        content = parse(path.read_text(encoding="utf-8"))
+        content = parse(read_bounded(path).decode())
         if not isinstance(content, kind):
             raise TypeError(f"it holds a {type(content).__name__}, not a {kind.__name__}")
     except FileNotFoundError:
         return kind()
-    except (ValueError, OSError, TypeError, RecursionError, yaml.YAMLError) as error:
+    except (ValueError, OSError, TypeError) as error:
         raise DamageError(f"{path} is damaged ({reason_of(error)})") from error
     return content
 

@@ -10,6 +10,7 @@ import yaml
 
 from flstudy.config import ConfigError, load
 from flstudy.config.reading import ARMS, content_of
+from flstudy.study.consent import require_consent
 from flstudy.study.folder import StudyFolder
 
 if TYPE_CHECKING:
@@ -79,7 +80,11 @@ def _more_trials(
 
 
 def load_study_config(
-    folder: StudyFolder, changes: Mapping[str, Any] | None = None, options: Sequence[str] = ()
+    folder: StudyFolder,
+    changes: Mapping[str, Any] | None = None,
+    options: Sequence[str] = (),
+    *,
+    trust: bool = False,
 ) -> "Config":
     """Return the checked config of a study that has begun, whose own modules and files are looked for where they lay
     then.
@@ -88,11 +93,12 @@ def load_study_config(
         folder: the study's.
         changes: keys with other values.
         options: of a command line, with other values, too.
+        trust: whether the user agrees to the code that somebody else's study names.
 
     Raises:
-        ConfigError: as `flstudy.config.load`.
+        ConfigError: as `flstudy.config.load`, and for code that the user has not agreed to (`flstudy.study.consent`).
     """
-    add_modules_to_path(folder.path)
+    add_modules_to_path(folder, trust=trust)
     return load(folder.config, changes, options=options, command="tune", text=folder.read_config())
 
 
@@ -103,8 +109,17 @@ def modules_folder(folder: StudyFolder) -> str | None:
     return recorded if recorded is None or Path(recorded).is_dir() else str(Path.cwd())
 
 
-def add_modules_to_path(folder: Path) -> None:
-    """Let a study's own classes be imported."""
-    modules = modules_folder(StudyFolder(folder))
+def add_modules_to_path(folder: StudyFolder, *, trust: bool = False) -> None:
+    """Let a study's own classes be imported.
+
+    Args:
+        folder: the study's.
+        trust: whether the user agrees to the code that somebody else's study names.
+
+    Raises:
+        ConfigError: for code that the user has not agreed to.
+    """
+    modules = modules_folder(folder)
+    require_consent(folder, modules, trust=trust)
     if modules is not None and modules not in sys.path:
         sys.path.append(modules)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import traceback
 import zlib
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from flstudy.metrics.registry import JUDGED, Deployed
-from flstudy.study.damage import DamageError, reason_of
+from flstudy.study.damage import DamageError, parse_json, read_bounded, reason_of
 from flstudy.user_error import UserError
 
 
@@ -154,6 +155,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("source", "run_id", "error", "deployed"), (str, type(None))),
     **dict.fromkeys(("confirms", "known"), (int, type(None))),
 }  # of a trial's fields in JSON
+_NAME = re.compile(r"([\w-][\w.-]*)?")  # of an arm or a class: reports name files by it
 
 
 def _check_kind(name: str, value: Any) -> None:
@@ -162,6 +164,8 @@ def _check_kind(name: str, value: Any) -> None:
     fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
     if int in kinds and float not in kinds:
         fits = fits and (value is None or value >= 0)
+    elif name == "algorithm":
+        fits = fits and _NAME.fullmatch(value) is not None
     elif name == "stage":
         fits = value in ("search", "confirm")
     elif name == "deployed":
@@ -218,7 +222,7 @@ def read_lines(path: Path, damage: list[str] | None = None) -> list[Trial]:
         DamageError: where the file cannot be read.
     """
     try:
-        content = path.read_bytes()
+        content = read_bounded(path)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -227,7 +231,7 @@ def read_lines(path: Path, damage: list[str] | None = None) -> list[Trial]:
     for place, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             trial = _parse_line(line)
-        except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             if damage is not None:
                 damage.append(f"{path}, line {place}, is left out: it is no trial ({reason_of(error)})")
             continue
@@ -239,7 +243,7 @@ def _parse_line(line: bytes) -> Trial:
     text, separator, checksum = line.decode().rpartition(_CHECKSUM)
     if separator and checksum != f"{zlib.crc32(text.encode())}}}":
         raise UserError("its checksum is another")
-    entry = json.loads(line)
+    entry = parse_json(line)
     if not isinstance(entry, dict):
         raise TypeError(f"got {type(entry).__name__}")
     return Trial.from_json(entry)

@@ -60,12 +60,12 @@ class WorkingCopy:
 
     @classmethod
     def at(cls, path: Path) -> "WorkingCopy | None":
-        """Return the study whose copy a folder is; None for a folder that is no copy."""
-        try:
-            parent = (path.parent / _URI).read_text(encoding="utf-8")
-        except OSError:
-            return None
-        return cls(path, child_uri(parent, path.name))
+        """Return the study whose copy a folder is; None for any folder outside of this user's cache."""
+        with contextlib.suppress(OSError, ValueError):
+            copy = cls.of(child_uri((path.parent / _URI).read_text(encoding="utf-8"), path.name))
+            if copy.path.absolute() == path.absolute():
+                return cls(path, copy.uri)
+        return None
 
     @property
     def _memo_file(self) -> Path:

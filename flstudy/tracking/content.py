@@ -18,7 +18,7 @@ from flstudy.study.trial import Status, Trial
 from flstudy.tracking.names import mlflow_name
 
 if TYPE_CHECKING:
-    from flstudy.config import Config
+    from flstudy.config import StudySection
 
 STUDY, STUDY_ID, TRIAL, PARENT = "flstudy.study", "flstudy.study_id", "flstudy.trial", "mlflow.parentRunId"
 DELIVERED = "flstudy.delivered"  # the last round, once the run has all that there is up to it
@@ -144,17 +144,21 @@ def trial_identity(
     return key, name, run_tags
 
 
-def study_tags(config: "Config") -> dict[str, str]:
-    """Return the tags by which a study's run is filtered, and its description."""
-    tags = {**config.tags(), "flstudy.kind": "study", NOTE: study_note(config)}
+def study_tags(study: "StudySection", tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags by which a study's run is filtered, and its description.
+
+    Args:
+        study: section of its config.
+        tags: of its config.
+    """
+    tags = {**tags, "flstudy.kind": "study", NOTE: study_note(study)}
     # The config's own algorithm would pose as the only one.
-    return {**tags, "algorithm": "searched"} if "algorithm" in config.study.search else tags
+    return {**tags, "algorithm": "searched"} if "algorithm" in study.search else tags
 
 
-def study_note(config: "Config") -> str:
+def study_note(study: "StudySection") -> str:
     """Return the description of the metrics by which a study decides, and of the main ones beside them, as a table in
     Markdown."""
-    study = config.study
     roles = {objective.metric: f"objective, {objective.mode}" for objective in objectives_of(study)}
     for metric, bounds in study.constraints.items():
         bound = "constraint, " + ", ".join(f"{kind} {value:g}" for kind, value in bounds.items())
@@ -167,10 +171,15 @@ def study_note(config: "Config") -> str:
     return "\n".join(rows)
 
 
-def study_params(config: "Config") -> dict[str, Any]:
-    """Return a study's settings and its search space."""
-    study = config.study
-    params: dict[str, Any] = {"study.trials": study.trials, "study.rounds": config.rounds, "study.seeds": config.seeds}
+def study_params(study: "StudySection", rounds: int, seeds: Sequence[int]) -> dict[str, Any]:
+    """Return a study's settings and its search space.
+
+    Args:
+        study: section of its config.
+        rounds: of a trial.
+        seeds: of the search.
+    """
+    params: dict[str, Any] = {"study.trials": study.trials, "study.rounds": rounds, "study.seeds": list(seeds)}
     params |= {"study.objective": study.objective.metric, "study.mode": study.objective.mode}
     params |= {"study.allocation": study.allocation, "study.confirm.seeds": study.confirm.seeds}
     params |= {f"study.objectives.{goal.metric}": goal.mode for goal in study.objectives}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from flstudy.study.damage import parse_json, read_bounded
 from flstudy.study.folder import replace_text
 from flstudy.tracking.store import METRICS_PER_CALL, MetricValue, Store, accepted, in_batches, one_line
 
@@ -33,7 +34,7 @@ class PendingNote:
         if self._path is None:
             return []
         try:
-            noted = json.loads(self._path.read_text())
+            noted = parse_json(read_bounded(self._path))
             return [MetricValue(*value) for value in noted["values"]] if noted["run_id"] == run_id else []
         except (OSError, ValueError, KeyError, TypeError):  # files are replaced whole: none was sent
             return []

@@ -19,8 +19,16 @@ NEEDED = {".pt": (), ".onnx": ("onnx", "onnxscript"), ".safetensors": ("safetens
 """Required packages by a file's ending."""
 
 
-def export_model(results: StudyResults, trial: Trial, path: Path) -> str:
+def export_model(results: StudyResults, trial: Trial, path: Path, *, trust: bool = False) -> str:
     """Write the model that a study kept of a trial; returns the line that reads it.
+
+    Only for ONNX the task is built, and so the module of its class imported.
+
+    Args:
+        results: of the study.
+        trial: whose model it is.
+        path: of the file, which ends in one of `NEEDED`.
+        trust: whether the user agrees to the code that somebody else's study names.
 
     Raises:
         ConfigError: in one sentence, before anything is written, for a format or a trial that cannot be exported.
@@ -51,7 +59,8 @@ def export_model(results: StudyResults, trial: Trial, path: Path) -> str:
             write_safetensors(saved["state"], hidden, {"study": results.name, "trial": str(trial.number)})
             reader = "safetensors.torch.load_file({!r})"
         else:
-            write_onnx(ServedTask(load_study_config(results.folder).with_overrides(trial.overrides), saved), hidden)
+            config = load_study_config(results.folder, trust=trust).with_overrides(trial.overrides)
+            write_onnx(ServedTask(config, saved), hidden)
             reader = "onnxruntime.InferenceSession({!r})"
     return reader.format(str(path))
 

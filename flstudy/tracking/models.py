@@ -79,13 +79,13 @@ def _load_pyfunc(data_path: str) -> ServedTask:
     return ServedTask(load(folder / _CONFIG), saved)
 
 
-def log_model(store: Store, run_id: str, config: "Config", weights: Path, tags: Mapping[str, str]) -> str:
-    """Log a model that `save_model` wrote as the run's ``model``; returns MLflow's id of it.
+def log_model(store: Store, run_id: str, config: Mapping[str, Any], weights: Path, tags: Mapping[str, str]) -> str:
+    """Log a model that `save_model` wrote as the run's ``model``; returns MLflow's id of it. The task is not built.
 
     Args:
         store: MLflow.
         run_id: of the trial.
-        config: of the trial.
+        config: complete values of the trial.
         weights: the file.
         tags: of the model.
     """
@@ -94,19 +94,23 @@ def log_model(store: Store, run_id: str, config: "Config", weights: Path, tags: 
     from mlflow.models import Model, ModelSignature
     from mlflow.types import Schema, TensorSpec
 
+    from flstudy.federation.checkpoint import read_file
+
     client = store.client
     with tempfile.TemporaryDirectory() as temporary:
         data, model_folder = Path(temporary) / "data", Path(temporary) / "model"
         data.mkdir()
-        plain = {name: value for name, value in config.plain().items() if name not in ("study", "run", "store")}
+        plain = {name: value for name, value in config.items() if name not in ("study", "run", "store")}
         (data / _CONFIG).write_text(yaml.safe_dump(plain, sort_keys=False))
         (data / _WEIGHTS).write_bytes(weights.read_bytes())
-        served = _load_pyfunc(str(data))
-        example = np.zeros((1, *served.shape), served.dtype)
-        answer = served.predict(example)
+        saved = read_file(weights)
+        example = np.zeros((1, *saved["shape"]), saved["dtype"])
+        has_output = "output_shape" in saved  # an earlier flstudy's file has none
+        if has_output and saved["output_shape"] is None:
+            raise UserError("its forward does not map a batch of inputs to one of outputs, which MLflow would call")
         signature = ModelSignature(
             inputs=Schema([TensorSpec(example.dtype, (-1, *example.shape[1:]))]),
-            outputs=Schema([TensorSpec(answer.dtype, (-1, *answer.shape[1:]))]),
+            outputs=Schema([TensorSpec(np.dtype("float32"), (-1, *saved["output_shape"]))]) if has_output else None,
         )
         logged = client.create_logged_model(store.experiment_id, name=NAME, source_run_id=run_id, tags=dict(tags))
         pyfunc.save_model(
@@ -155,10 +159,7 @@ def log_models(results: StudyResults, store: Store) -> int:
             tags = {"study": results.name, "trial": str(number), "algorithm": trial.algorithm}
             model_id = run_tags.get(LOGGED)
             if model_id is None:
-                from flstudy.study.resuming import load_study_config
-
-                config = load_study_config(results.folder).with_overrides(trial.overrides)
-                model_id = log_model(store, run_id, config, weights, tags)
+                model_id = log_model(store, run_id, results.trial_config(trial), weights, tags)
                 store.log_tags(run_id, {LOGGED: model_id})
                 done += 1
             if wanted and place == 0 and REGISTERED not in run_tags:

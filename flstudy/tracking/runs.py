@@ -46,14 +46,13 @@ class StudyRun:
     def __init__(self, store: Store, *, name: str, study_id: str, config: "Config", resumed: bool = False) -> None:
         """Open the run; ``resumed``: it exists already, with its parameters, which MLflow lets nobody change."""
         self.store = store
-        self.run_id = store.get_or_create(
-            {STUDY_ID: study_id, "flstudy.kind": "study"}, name, {STUDY: name, **study_tags(config), **environment()}
-        )
+        tags = {STUDY: name, **study_tags(config.study, config.tags()), **environment()}
+        self.run_id = store.get_or_create({STUDY_ID: study_id, "flstudy.kind": "study"}, name, tags)
         if self._taken(store.client.log_dict, config.plain(), "config.yaml"):
             if resumed:
                 self._taken(store.log_tags, {"resumed": "true", "study.trials": str(config.study.trials)})
             else:
-                self._taken(store.log_params, study_params(config))
+                self._taken(store.log_params, study_params(config.study, config.rounds, config.seeds))
 
     def log_files(self, folder: StudyFolder) -> bool:
         """Log the list of trials and the report, as far as they are new or changed; returns whether MLflow has them."""
@@ -84,7 +83,7 @@ def log_study_files(store: Store, run_id: str, folder: StudyFolder) -> int:
     paths |= {path.name: path for path in [folder.trials]}
     digests, changed = {}, 0
     for name, path in paths.items():
-        if not path.is_file():
+        if not path.is_file() or path.is_symlink():
             continue
         digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         if logged.get(name) != digests[name]:

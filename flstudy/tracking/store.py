@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _FOLDER = "mlflow_tracking"  # of the working directory
 _DEFAULT = f"sqlite:///{_FOLDER}/mlflow.db"
 EXPERIMENT = "flstudy"
-_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
+PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _FORMS = "sqlite:///FILE, http(s)://HOST:PORT or postgresql://..."
 _CONNECT_S = 3.0
 METRICS_PER_CALL = 1000  # the most that MLflow takes
@@ -181,7 +181,7 @@ def check_store(uri: str | None = None) -> tuple[str, str]:
     scheme = urlsplit(uri).scheme.split("+")[0]
     if scheme == "sqlite":
         _check_sqlite(uri)
-    elif scheme in _PORTS:
+    elif scheme in PORTS:
         _check_server(uri, scheme)
     else:
         remedy = f"write sqlite:///{uri}" if not scheme else "MLflow no longer takes plain folders"
@@ -257,7 +257,7 @@ def _check_server(uri: str, scheme: str) -> None:
     """Refuse a server that does not accept a connection, within seconds, where MLflow would retry for minutes."""
     parts = urlsplit(uri)
     try:
-        port = parts.port or _PORTS[scheme]
+        port = parts.port or PORTS[scheme]
         socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise ConfigError(

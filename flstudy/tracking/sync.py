@@ -5,6 +5,7 @@ that lacks nothing costs one query. Of the others every metric is compared round
 sent: doing it twice changes nothing. Runs that were deleted in MLflow are made again.
 """
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flstudy.config import ConfigError
+from flstudy.config.values import class_tags, trained_items
 from flstudy.study.best import decisive_metrics
+from flstudy.study.damage import parse_json, read_bounded
 from flstudy.study.folder import StudyFolder
+from flstudy.study.outline import ConfigOutline
 from flstudy.study.records import metric_names, read_records, rounds_of, seeds_of
 from flstudy.study.results import StudyResults, load_study
 from flstudy.study.trial import Trial
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from mlflow.entities import Run
 
-    from flstudy.config import Config
+    from flstudy.config import StudySection
 
 log = logging.getLogger(__name__)
 
@@ -149,8 +153,10 @@ class _Sync:
         run = self.runs.get(_PARENT)
         if run is not None:
             return run
-        config, name = self._config({}), self.results.name
-        tags = {STUDY: name, **(study_tags(config) if config else {}), **self._environment(None)}
+        name, section = self.results.name, self._section()
+        tags = {STUDY: name, **self._environment(None)}
+        if section is not None:
+            tags |= study_tags(section, class_tags(self.results.config))
         key = {STUDY_ID: self.study_id, "flstudy.kind": "study"}
         return self._made(self.store.get_or_create(key, name, tags, self.state.get("started")))
 
@@ -163,10 +169,10 @@ class _Sync:
         if run is not None and _is_complete(run, trial):
             self._refusals.update(filter(None, [run.data.tags.get(REFUSED)]))
             return run.info.run_id
-        config = self._config(trial.overrides)
+        values = self._values(trial)
         if run is None:
-            run = self._open(trial, parent, config)
-        self._params(run, config.hyper_parameters() if config is not None else trial.overrides)
+            run = self._open(trial, parent, values)
+        self._params(run, self._hyper_parameters(trial, values))
         note = PendingNote(self.results.folder.metrics_batch_file(trial.number))
         delivery = MetricDelivery(self.store, run.info.run_id, run.data.metrics, note, self._attempt)
         path, rounds = self.results.folder.records(trial.number), trial.rounds
@@ -181,7 +187,7 @@ class _Sync:
             missing = delivery.missing(recorded_values(table, metrics, trial.started or end, end))
             self.delivery.counts["values"] += delivery.send(missing)
         recorded = {"config": dict(self.results.config), "overrides": trial.overrides}
-        self._keep(run, recorded if config is None else config.plain())
+        self._keep(run, recorded if values is None else values)
         shortfall = delivery.shortfall()
         if shortfall is not None:
             log.warning("trial %d: %s", trial.number, shortfall)
@@ -210,8 +216,8 @@ class _Sync:
     def conclude(self, run: "Run", results: StudyResults) -> None:
         """Send the final values that a study's run lacks."""
         self._keep(run, results.config)
-        if not run.data.params and (config := self._config({})) is not None:
-            self._params(run, study_params(config))
+        if not run.data.params and (section := self._section()) is not None:
+            self._params(run, study_params(section, results.rounds, results.seeds))
         tags, metrics = outcome(results.trials, results.best)
         tags[NOTE] = concluded_note(
             run.data.tags.get(NOTE, ""),
@@ -228,33 +234,46 @@ class _Sync:
         now, logged = int(1000 * (self.state.get("ended") or self.state.get("started") or 0)), run.data.metrics
         note = PendingNote(results.folder.metrics_batch_file(None))
         delivery = MetricDelivery(self.store, run.info.run_id, logged, note, self._attempt)
-        changed = [MetricValue(*item, now, 0) for item in metrics.items() if logged.get(item[0]) != item[1]]
+        over = sum(trial.is_over for trial in results.trials)  # a study that goes on has later values
+        changed = [MetricValue(*item, now, over) for item in metrics.items() if logged.get(item[0]) != item[1]]
         self.delivery.counts["values"] += delivery.send(changed)
         self.delivery.counts["files"] += log_study_files(self.store, run.info.run_id, results.folder)
         self._end(run, _STUDY_STATUS.get(self.state["state"], "KILLED"), self.state.get("ended"))
         note.remove()
 
-    def _config(self, overrides: Mapping[str, Any]) -> "Config | None":
-        """Return the config of the study, or of a trial; None where it cannot be built any more: a task's module is
-        gone."""
-        from flstudy.study.resuming import load_study_config
-
-        path = self.results.folder.config
+    def _section(self) -> "StudySection | None":
+        """Return the study's section; None where its values make none, as those of an earlier flstudy may."""
         try:
-            config = load_study_config(self.results.folder)
-            return config.with_overrides(overrides) if overrides else config
+            return ConfigOutline(self.results.config).study
         except Exception as error:
-            log.info("%s makes no config any more: %s", path, one_line(error))
+            log.info("%s makes no config any more: %s", self.results.folder.config, one_line(error))
             return None
 
-    def _open(self, trial: Trial, parent: "Run", config: "Config | None") -> "Run":
+    def _values(self, trial: Trial) -> dict[str, Any] | None:
+        """Return the complete values of a trial; None where the study's config makes none, as of `_section`."""
+        try:
+            return self.results.trial_config(trial)
+        except Exception as error:
+            log.info("%s makes no config any more: %s", self.results.folder.config, one_line(error))
+            return None
+
+    def _hyper_parameters(self, trial: Trial, values: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return the hyper-parameters that a trial's worker told the study; else those of its config."""
+        path = self.results.folder.hyper_parameters(trial.number)
+        with contextlib.suppress(OSError, ValueError):  # an earlier flstudy's study has none
+            content = parse_json(read_bounded(path))
+            if isinstance(content, dict):
+                return content
+        return trial.overrides if values is None else dict(trained_items(values))
+
+    def _open(self, trial: Trial, parent: "Run", values: Mapping[str, Any] | None) -> "Run":
         world = {name: value for name, value in parent.data.tags.items() if name in ("dataset", "drift", "task")}
         key, name, tags = trial_identity(
             trial,
             study=self.results.name,
             study_id=self.study_id,
             parent=parent.info.run_id,
-            tags=world if config is None else config.tags(),
+            tags=world if values is None else class_tags(values),
             environment=self._environment(parent),
         )
         return self._made(self.store.get_or_create(key, name, tags, trial.started))

@@ -8,11 +8,19 @@ $XDG_STATE_HOME/flstudy/stores (~/.local/state/flstudy/stores).
 
 import contextlib
 import os
+import re
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from flstudy.config import ConfigError
 from flstudy.config.credentials import split_credentials
-from flstudy.tracking.store import absolute_uri
+from flstudy.config.reading import content_of
+from flstudy.study.consent import study_of_config
+from flstudy.tracking.store import PORTS, absolute_uri
+from flstudy.user_choices import read_choices, remember_choice
+
+_LIST = "stores"
 
 
 def agreed_store(study: str, recorded: str | None, chosen: str | None) -> str:
@@ -36,29 +44,31 @@ def agreed_store(study: str, recorded: str | None, chosen: str | None) -> str:
 
 def remember_store(uri: str) -> None:
     """List a store as this user's; where the list cannot be written, ``--store`` has to be given again."""
-    uri, path = absolute_uri(uri), _list()
-    if _spelled(uri) in {_spelled(store) for store in _known()}:
-        return
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a", encoding="utf-8") as file:
-            file.write(f"{uri}\n")
-
-
-def _list() -> Path:
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "flstudy" / "stores"
+    uri = absolute_uri(uri)
+    if _spelled(uri) not in {_spelled(store) for store in _known()}:
+        remember_choice(_LIST, uri)
 
 
 def _known() -> list[str]:
     stores = [absolute_uri(None)]
     if os.environ.get("MLFLOW_TRACKING_URI"):
         stores.append(absolute_uri(split_credentials(os.environ["MLFLOW_TRACKING_URI"])[0]))
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        stores += _list().read_text(encoding="utf-8").split("\n")
-    return stores
+    return stores + read_choices(_LIST)
 
 
-def _spelled(uri: str) -> str:
-    """Return an address in its one spelling, for comparisons."""
-    return uri.strip().rstrip("/")
+def _spelled(uri: str) -> Any:
+    """Return an address in its one spelling, for comparisons: of a server its scheme, host, port, path and query."""
+    uri = uri.strip()
+    with contextlib.suppress(ValueError):  # no port, or no address at all
+        parts = urlsplit(uri)
+        if parts.scheme in PORTS and parts.hostname and not re.search(r"[\\\s\x00-\x1f]", uri):
+            return parts.scheme, parts.hostname, parts.port or PORTS[parts.scheme], parts.path.rstrip("/"), parts.query
+    return uri.rstrip("/")
+
+
+def check_config_store(path: str | Path, text: str | None = None) -> None:
+    """Raise ConfigError for a config of a study's folder that names a store which this user has not chosen."""
+    folder = study_of_config(path)
+    store = None if folder is None else content_of(path, text).get("store")
+    if folder is not None and isinstance(store, str):
+        agreed_store(folder.name, store, None)

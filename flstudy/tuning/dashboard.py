@@ -17,7 +17,7 @@ import optuna
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
-from flstudy.config import ConfigError, StudySection
+from flstudy.config import ConfigError
 from flstudy.study import Domain, Space, StudyFolder, StudyResults, Trial, load_study
 from flstudy.tracking.ui import HOST, check_port
 from flstudy.tuning.search import frozen_trial
@@ -88,16 +88,12 @@ def storage_of(results: StudyResults) -> BaseStorage:
 
 def _frozen(results: StudyResults, domains: Mapping[str, Domain], trial: Trial) -> optuna.trial.FrozenTrial:
     """Return a trial with its curve, which is the objective's mean over replicas."""
-    first, *others = results.objectives
-    section = StudySection(
-        objective=first, objectives=tuple(others), constraints=results.section.get("constraints") or {}
-    )
     point = {key: Domain.parameter(value) for key, value in trial.overrides.items() if key in domains}
     curve: Mapping[int, float] = {}
     with contextlib.suppress(ValueError, OSError):  # no records, or damaged ones, or another metric
-        rounds, values = results.curve(trial, first.metric)
+        rounds, values = results.curve(trial, results.objective.metric)
         curve = dict(zip(rounds.tolist(), values.mean(0).tolist(), strict=True))
-    return frozen_trial(trial, point, domains, section, curve)
+    return frozen_trial(trial, point, domains, results.goals, curve)
 
 
 class _Quiet(WSGIRequestHandler):

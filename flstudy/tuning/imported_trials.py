@@ -5,10 +5,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flstudy.study import Space, Status, StudyFolder, Trial
-from flstudy.study.objectives import objective_values, violations
+from flstudy.config.composition import trial_config
+from flstudy.config.values import trained_items
+from flstudy.study import Space, Status, StudyFolder, StudyResults, Trial, load_study
+from flstudy.study.objectives import objective_values, objectives_of, violations
 from flstudy.study.records import records_damage
-from flstudy.study.resuming import load_study_config
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -19,20 +20,20 @@ def import_trials(other: StudyFolder, folder: StudyFolder, config: "Config") -> 
 
     A trial is imported if it finished or diverged, its records are whole, and its values lie in this study's search
     space. Both studies must also train it with the same config. None is imported if the studies have different
-    objectives. The versions of flstudy that the studies ran are not compared.
+    objectives. The versions of flstudy that the studies ran are not compared. Nothing of the other study is built.
 
     Returns:
         The imported trials, numbered from 0, and the reasons why others were not, each with its number of trials.
 
     Raises:
-        ConfigError: if ``other`` holds no study.
+        UserError: if ``other`` holds no study.
     """
-    theirs, space = load_study_config(other), Space.of_study(config.study)
+    theirs, space = load_study(other), Space.of_study(config.study)
     imported, refused = list[Trial](), Counter[str]()
-    for trial in other.read_trials():
+    for trial in theirs.trials:
         if trial.is_confirmation:
             continue
-        if (reason := _not_imported(trial, other, theirs, config, space)) is not None:
+        if (reason := _not_imported(trial, theirs, config, space)) is not None:
             refused[reason] += 1
             continue
         number = len(imported)
@@ -55,9 +56,9 @@ def import_trials(other: StudyFolder, folder: StudyFolder, config: "Config") -> 
     return imported, refused
 
 
-def _not_imported(trial: Trial, other: StudyFolder, theirs: "Config", config: "Config", space: Space) -> str | None:
+def _not_imported(trial: Trial, theirs: StudyResults, config: "Config", space: Space) -> str | None:
     """Return the reason why a study does not import another's trial; None where it does."""
-    if (theirs.study.objective, theirs.study.objectives) != (config.study.objective, config.study.objectives):
+    if theirs.objectives != objectives_of(config.study):
         return "the studies have different objectives"
     if trial.status not in (Status.FINISHED, Status.DIVERGED):  # a scheduler stops by another study's rules
         return f"it is {trial.status}"
@@ -70,9 +71,11 @@ def _not_imported(trial: Trial, other: StudyFolder, theirs: "Config", config: "C
             return f"{key} is not searched here"
         if not domains[key].contains(value):
             return f"its {key} lies outside {domains[key]}"
-    if not other.records(trial.number).is_dir() or records_damage(other.records(trial.number)) is not None:
+    records = theirs.folder.records(trial.number)
+    if not records.is_dir() or records_damage(records) is not None:
         return "its records are damaged"
-    mine, its = (side.with_overrides(trial.overrides).flat() for side in (config, theirs))
+    mine = config.with_overrides(trial.overrides).flat()
+    its = dict(trained_items(trial_config(theirs.config, trial.overrides)))
     for key in {**its, **mine}:
         if its.get(key) != mine.get(key):
             return f"{key} is {its.get(key)} there, {mine.get(key)} here"

@@ -10,6 +10,7 @@ from typing import Any
 
 from flstudy.study import StudyFolder, Trial
 from flstudy.study.best import decisive_metrics
+from flstudy.study.consent import remember_begun
 from flstudy.study.folder import wanted_name
 from flstudy.study.objectives import objectives_of
 from flstudy.tracking.content import environment
@@ -109,5 +110,7 @@ def open_study(
         cwd=str(Path.cwd()),
         trials=plan.trials,
     )
+    if not resumed:
+        remember_begun(folder)
     run = StudyRun(opened, name=folder.name, study_id=study_id, config=config, resumed=resumed)
     return OpenStudy(plan, folder, past, study_id, opened, run, data)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from flstudy.config import Config
-    from flstudy.study.announcement import ConfigOutline
+    from flstudy.study.outline import ConfigOutline
     from flstudy.study.space import Point, Space
 
 CONSTRAINTS = "constraints"

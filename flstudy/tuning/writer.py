@@ -9,6 +9,7 @@ A lock keeps a driver that goes on with the study away as long as a writer of th
 """
 
 import contextlib
+import json
 import os
 import shutil
 import time
@@ -21,6 +22,7 @@ import pyarrow as pa
 
 from flstudy.config import ConfigError
 from flstudy.study import StudyFolder, Trial
+from flstudy.study.folder import replace_text
 from flstudy.study.records import RecordWriter, read_records, records_damage, rounds_of
 from flstudy.tracking.content import ending_tags, run_status, trial_identity
 from flstudy.tracking.runs import TrialRun
@@ -264,7 +266,7 @@ class TrialDesk:
         path = Path(name)
         if path.is_absolute() or ".." in path.parts or path.parts[0] not in ("snapshots", "models"):
             raise UserError(f"a trial writes to snapshots and models only, got {name!r}")
-        return self._folder.path / path
+        return self._folder.inside(*path.parts)
 
     def put(self, name: str, part: bytes, checksum: int | None) -> None:
         """Take the next part of a file; with the last one comes the checksum of all, and the file appears.
@@ -324,7 +326,10 @@ class TrialDesk:
         seeds: Sequence[int],
         config: Mapping[str, Any] | None,
     ) -> None:
-        """Open the trial's run."""
+        """Open the trial's run, and keep its hyper-parameters for whoever opens it later."""
+        path = self._folder.hyper_parameters(self._number)
+        path.parent.mkdir(exist_ok=True)
+        replace_text(path, json.dumps(dict(params), default=str))
         self.run.start(params=params, tags=tags, seeds=seeds, config=config)
 
     def finish(self, trial: Mapping[str, Any], killed: bool) -> None:

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+from flstudy.escaping import for_terminal
 from flstudy.reporting import write_report
 from flstudy.reporting.interactive import POINTS, interactive_values
 from flstudy.reporting.ranking import Findings
@@ -55,7 +56,7 @@ def test_it_needs_nothing_else_and_holds_no_text_as_html(tmp_path, write_study, 
     page = write_report(folder).interactive_path
     text = page.read_text()
     assert "<script>alert" not in text
-    assert values_of(page)["trials"][0][6] == [evil]
+    assert values_of(page)["trials"][0][6] == [for_terminal(evil)]
     reader = Reader(text)
     assert len(reader.all("script")) == 3
     assert not [tag for tag, _ in reader.elements if tag in ("link", "img", "iframe", "object")]

@@ -45,7 +45,7 @@ def test_a_missing_study_names_the_near_one_and_those_that_exist(drifting, write
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("study.yaml", "a: [", r"study.yaml is damaged \(while parsing"),
+        ("study.yaml", "a: [", r"study.yaml is damaged \(it is not a YAML file that can be read: "),
         pytest.param("study.yaml", "[" * 100_000, r"study.yaml is damaged \(", marks=pytest.mark.slow),
         ("study.yaml", "rounds: many", "study.yaml must have a whole number of rounds, got 'many'"),
         ("study.yaml", "rounds: 5\nstudy: [1]", "study.yaml is damaged: it is no study's config"),

@@ -11,7 +11,8 @@ from flstudy import cli
 from flstudy.config import load
 from flstudy.config.composition import quick_check
 from flstudy.study import Space, Status, StudyFolder, Trial
-from flstudy.study.announcement import WIDTH, ConfigOutline, run_announcement, study_announcement
+from flstudy.study.announcement import WIDTH, run_announcement, study_announcement
+from flstudy.study.outline import ConfigOutline
 from flstudy.tuning.samplers import search_size
 
 QUICK = str(Path(__file__).parents[2] / "tune_configs" / "quick.yaml")

@@ -66,7 +66,7 @@ def test_the_last_line_of_a_trial_counts_and_a_line_that_a_kill_cut_off_does_not
         ('{"number": 0, "algorithm": "A", "lineage": [1]}', "lineage cannot be [1]"),
         ('{"number": 0, "algorithm": "A", "crc32": 7}', "its checksum is another"),
         ("\xff", "decode"),
-        ("[" * 100_000, "recursion"),
+        ("[" * 100_000, "it must nest values at most 50 deep"),
     ],
 )
 def test_a_line_that_is_no_trial_is_named_and_left_out(folder, line, reason):

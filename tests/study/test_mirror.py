@@ -390,8 +390,10 @@ def test_readers_copy_what_they_need(uri, elsewhere):
         assert not copy.snapshot(1).exists()
         assert not copy.model(0).exists()
         assert StudyFolder.fetch(f"{uri}/small", "models").model(0).is_file()
+        elsewhere("cache")
         end(folder, 1, work(folder, 1, (3, 4)))
         BucketMirror(folder).send()
+        elsewhere("reader")
         copy = StudyFolder.named(f"{uri}/small")
         assert read_records(copy.records(1))["round"].to_pylist() == [1, 2, 3, 4]
         assert len(list(copy.records(1).iterdir())) == 1

@@ -84,6 +84,11 @@ def test_stores_are_a_users_own_when_they_have_been_chosen(tmp_path, monkeypatch
     for _ in range(2):
         remember_store(f"http://me:{PASSWORD}@mine.example:5000")
     assert agreed_store("small", f"http://you:{PASSWORD}@mine.example:5000", None) == mine
+    assert agreed_store("small", "HTTP://MINE.example:5000/", None)  # the same server
+    for other in ("http://mine.example:5000@theirs.example", "http://mine.example:5001", "https://mine.example:5000",
+                  "http://mine.example:5000\\@theirs.example", "http://mine.example:5000/other"):  # fmt: skip
+        with pytest.raises(ConfigError):
+            agreed_store("small", other, None)
     listed = tmp_path / "state" / "flstudy" / "stores"
     assert listed.read_text() == f"{mine}\n"
     assert stat.S_IMODE(listed.stat().st_mode) == 0o600

@@ -77,7 +77,9 @@ def test_a_killed_study_goes_on_from_its_bucket(tmp_path, door, monkeypatch, cap
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(content))
     with command("tune", str(tmp_path / "small.yaml"), home=tmp_path / "first", door=door) as driver:
         wait_until(snapshots_in_the_bucket, driver.poll)
-        assert cli.main(["tune", "--resume", URI]) == 2
+        assert cli.main(["tune", "--resume", URI]) == 2  # the method's module is another user's
+        assert "study small would run code that you have not agreed to" in capsys.readouterr().err
+        assert cli.main(["tune", "--resume", URI, "--trust"]) == 2
         assert f"study small is running in process {driver.pid}" in capsys.readouterr().err
         assert cli.main(["studies", "s3://bucket/studies", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)[0]["state"] == "running"
@@ -88,7 +90,7 @@ def test_a_killed_study_goes_on_from_its_bucket(tmp_path, door, monkeypatch, cap
     assert StudyFolder.named(URI).state()["state"] == "killed"
 
     store = f"sqlite:///{tmp_path}/second.db"
-    again = ("tune", "--resume", URI, "--store", store, "--json")
+    again = ("tune", "--resume", URI, "--store", store, "--json", "--trust")
     with command(*again, home=tmp_path / "second", door=door) as driver:
         output = driver.communicate()[0]
         assert driver.returncode == 0, output

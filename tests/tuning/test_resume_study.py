@@ -174,8 +174,11 @@ def test_what_cannot_be_resumed_is_refused(written, capsys):
     assert "a study goes on as it began; rounds cannot change" in message
     config = f"{folder / 'study.yaml'} --rounds 5 --import-from {folder}"
     assert f"begin another one, which takes over the trials that are the same: flstudy tune {config}" in message
-    assert cli.main(["tune", "--resume", str(folder)]) == 2
-    assert "cannot be resumed: it has no state.json" in capsys.readouterr().err
+    assert cli.main(["tune", "--resume", str(folder)]) == 2  # nobody has begun it, so its method may be anybody's
+    assert "study small would run code that you have not agreed to" in capsys.readouterr().err
+    StudyFolder(folder).write_state("interrupted", modules=str(path.parent))
+    assert cli.main(["tune", "--resume", str(folder), "--trust"]) == 2
+    assert "cannot be resumed: it has no state.json with the study's id" in capsys.readouterr().err
     assert cli.main(["tune", str(path), "--import-from", "nothing"]) == 2
     assert "--import-from: there is no study 'nothing': see flstudy studies" in capsys.readouterr().err
     assert cli.main(["tune", "--resume", str(folder), "--import-from", str(folder)]) == 2

@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flstudy.escaping import for_figure
 from flstudy.reporting.multiples import Line, line_figure, same_note
 from flstudy.reporting.ranking import Findings, Ranking
 from flstudy.reporting.section import Content, Picture, ReportSection
@@ -116,7 +117,7 @@ def _label_events(axes: Axes, events: Sequence[WorldEvent]) -> int:
     ends: list[float] = []  # end of the last label in each row, in fractions of the axes
     for label, alike in groupby(events, key=lambda event: event.label):
         first = next(alike).round
-        text = f"{label}, round {first}"
+        text = for_figure(f"{label}, round {first}")
         at, half = (first - left) / (right - left), CHARACTER * len(text) / 2
         middle = min(max(at, half), max(1 - half, half))  # within the axes
         row = next((i for i, end in enumerate(ends) if end < middle - half), len(ends))

@@ -5,6 +5,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from flstudy.escaping import for_figure
 from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, Picture, ReportSection
 from flstudy.reporting.sections.curves import accuracy_figure
@@ -49,7 +50,7 @@ def ranking_figure(findings: Findings, title: str) -> Figure:
     axes.set_yticks(places, [row.algorithm for row in ranking.rows])
     axes.set_ylim(len(ranking.rows) - 0.4, -0.6)
     axes.margins(x=0.25)
-    axes.set_title(title, fontsize=13, loc="left")
+    axes.set_title(for_figure(title), fontsize=13, loc="left")
     finish(axes, 11, 12, xlabel=f"Final {ranking.shown}{' (%)' if ranking.unit else ''}")
     return figure
 

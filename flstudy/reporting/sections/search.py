@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from flstudy.escaping import for_figure
 from flstudy.reporting.multiples import BEHIND, CROWD, method_figure
 from flstudy.reporting.ranking import Findings, Floats
 from flstudy.reporting.section import Content, ReportSection, pictures
@@ -178,7 +179,7 @@ def slice_figure(findings: Findings) -> Figure | None:
             axes.minorticks_off()
             axes.set_title(group[0].algorithm, fontsize=9, loc="left", color=findings.looks[group[0].algorithm].colour)
         finish(axes, *((7, 8) if crowded else (10, 11)), xlabel=key.removeprefix("algorithm."))
-    figure.supylabel(label, fontsize=11)
+    figure.supylabel(for_figure(label), fontsize=11)
     if not crowded:
         legend_above(figure, panels, names)
     return figure
@@ -203,7 +204,7 @@ def _slice(results: StudyResults, domain: Domain, key: str, trials: list[Trial],
 
 def _slice_axis(axes: Axes, domain: Domain) -> None:
     if domain.kind == "choice":
-        axes.set_xticks(range(len(domain.options)), map(str, domain.options))
+        axes.set_xticks(range(len(domain.options)), [for_figure(str(option)) for option in domain.options])
         axes.set_xlim(-0.5, len(domain.options) - 0.5)
     elif is_log(domain):
         low, high = domain.extremes()
@@ -260,7 +261,7 @@ def parallel_figure(results: StudyResults, algorithm: str) -> Figure | None:
     for column, ticks in enumerate(parallels.ticks):
         _draw_axis(axes, column, ticks)
     last = len(parallels.keys)
-    axes.set_xticks(range(last + 1), parallels.names, fontsize=11)
+    axes.set_xticks(range(last + 1), map(for_figure, parallels.names), fontsize=11)
     axes.set_yticks([])
     axes.set_xlim(-0.15, last + 0.35)
     axes.set_ylim(-0.06, 1.06)
@@ -274,7 +275,7 @@ def _draw_axis(axes: Axes, column: int, ticks: list[tuple[float, str]]) -> None:
     look: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9, "zorder": 4}
     behind = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.7}
     for height, text in ticks:
-        axes.annotate(text, (column, height), (4, 0), bbox=behind, **look)
+        axes.annotate(for_figure(text), (column, height), (4, 0), bbox=behind, **look)
 
 
 def _axis_ticks(domain: Domain) -> list[tuple[float, str]]:

@@ -17,6 +17,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
+from flstudy.escaping import for_figure
 from flstudy.metrics.registry import METRICS
 from flstudy.reporting.ranking import Findings, recorded
 from flstudy.reporting.section import Content, ReportSection, pictures, present
@@ -234,7 +235,7 @@ def sweep_figure(findings: Findings) -> Figure | None:
         axes.set_title(f"{algorithm}, {count}", fontsize=10, loc="left")
         axes.tick_params(labelleft=True)
         finish(axes, xlabel="Round")
-    figure.supylabel(label, fontsize=11)
+    figure.supylabel(for_figure(label), fontsize=11)
     return figure
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from flstudy.escaping import for_figure
 from flstudy.reporting.looks import looks_of
 from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, ReportSection, pictures, present
@@ -231,6 +232,6 @@ def standings_figure(over: Standings) -> Figure | None:
                 axes.errorbar(finite.mean(), place, xerr=spread, label=name, **look)
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_title(study, fontsize=10, loc="left")
+        axes.set_title(for_figure(study), fontsize=10, loc="left")
         finish(axes, 9, 9, xlabel=label)
     return figure
