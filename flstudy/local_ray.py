@@ -104,10 +104,12 @@ def start_local_ray(environment: Mapping[str, str], python: str | None = None) -
     workers: dict[str, Any] = {"env_vars": dict(environment)}
     if python is not None:
         workers["py_executable"] = python
-    # No warnings.catch_warnings, which is of all threads: another one imports meanwhile, under filters of its own.
-    started: Any = ray.init(
-        address="local", include_dashboard=False, num_cpus=usable_cores(), runtime_env=workers, **QUIET
-    )
+    settings: dict[str, Any] = {"include_dashboard": False, "num_cpus": usable_cores(), **QUIET}
+    with tempfile.TemporaryDirectory() as empty:
+        # Else Ray would put this process's current folder and its script's before all packages of a worker.
+        workers["working_dir"] = empty
+        # No warnings.catch_warnings, which is of all threads: another one imports meanwhile, under filters of its own.
+        started: Any = ray.init(address="local", runtime_env=workers, **settings)
     folder = Path(started.address_info["session_dir"])
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     mode = os.environ.get("RAY_AUTH_MODE")

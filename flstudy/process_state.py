@@ -1,7 +1,8 @@
 """State that all threads of a process share: random numbers of torch, numpy and Python, torch's default type and its
-number of threads."""
+number of threads, and the folders from which it imports."""
 
 import os
+import sys
 import threading
 
 PROCESS_STATE = threading.RLock()
@@ -12,3 +13,8 @@ give one after another. The threads of one run do not ask for it, since their ru
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def import_path() -> list[str]:
+    """Return the folders from which this process imports, for its workers."""
+    return [os.path.abspath(folder) for folder in sys.path]

@@ -27,6 +27,7 @@ from flstudy.execution.parts import PartResult, PartWork, RoundPart
 from flstudy.execution.places import LaneWorker, Make, Modes, Place, Rows
 from flstudy.execution.trees import leaves, refill
 from flstudy.population import ExampleStore
+from flstudy.process_state import import_path
 from flstudy.tasks import TaskFunction, compiler
 from flstudy.user_error import UserError
 
@@ -100,6 +101,10 @@ class LaneActor:
         torch.set_num_threads(1)
         compiler.use_one_process()
         self.worker: LaneWorker | None = None
+
+    def import_from(self, folders: Sequence[str]) -> None:
+        """Import the user's modules from the driver's folders, too, after all packages."""
+        sys.path.extend(folder for folder in folders if folder not in sys.path)
 
     def open(self, make: Make, task_function: TaskFunction, store: Any, kind: str) -> Exception | None:
         """Take up a run; returns the error where that fails."""
@@ -316,6 +321,11 @@ class Crew:
 
     def actor(self, number: int) -> Any:
         """Return an actor for a place: one that waits, or a new one."""
+        actor = self._waiting_or_new(number)
+        actor.import_from.remote(import_path())
+        return actor
+
+    def _waiting_or_new(self, number: int) -> Any:
         from ray.util import scheduling_strategies as strategies
 
         actor_class = self.ray.remote(LaneActor)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from flstudy.process_state import import_path
 from flstudy.remote import is_uri
 from flstudy.study.mirror import BucketMirror
 from flstudy.study.signals import SAVE, handle_signals
@@ -17,6 +18,7 @@ from flstudy.tuning.cluster import max_concurrent_trials, set_max_pending_trials
 from flstudy.tuning.history import read_history
 from flstudy.tuning.nodes import versions_here, watch_nodes
 from flstudy.tuning.opening import OpenStudy
+from flstudy.tuning.own_files import named_user_modules
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.resources import placement
 from flstudy.tuning.schedulers import ray_scheduler
@@ -86,7 +88,7 @@ def search(study: OpenStudy, claims: contextlib.ExitStack) -> SearchedStudy:
                 writer=writer,
                 versions=versions_here() if on_cluster else {},
                 data=study.data,
-                path=(plan.modules,),
+                path=(plan.modules, *import_path()) if named_user_modules(config.whole_study()) else (),
             )
             _fit(study, assignment, table, stop_signal, listen)
     except BaseException as error:
