@@ -164,7 +164,7 @@ def train(command: str, arguments: list[str], *, ahead: bool = False) -> int:
         from flstudy.config.shipped import find_config
 
         path = find_config(path)
-    if path is not None and resume is None and Path(path).is_file():
+    if path is not None and resume is None and _lies_in_study(path):
         from flstudy.study.consent import require_consent_to_config
         from flstudy.tracking.trust import check_config_store
 
@@ -194,6 +194,13 @@ def train(command: str, arguments: list[str], *, ahead: bool = False) -> int:
         if not flags["--json"]:
             announce(command, values, path, resume)
         return _trained(command, path, arguments, resume, source, text, as_json=flags["--json"])
+
+
+def _lies_in_study(path: str) -> bool:
+    """Return whether a config is a file of a study's folder, which may be somebody else's."""
+    from flstudy.config.reading import study_of_config
+
+    return Path(path).is_file() and study_of_config(path) is not None
 
 
 def print_config(command: str, path: str, arguments: list[str], text: str | None) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,6 +53,13 @@ _Loader.add_implicit_resolver(
     re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
     list("-+0123456789."),
 )
+
+
+def study_of_config(path: str | Path) -> Path | None:
+    """Return the folder of the study of which a config is a file, such as study.yaml or best/FedAvg.yaml; None for
+    others."""
+    parents = Path(path).absolute().parents
+    return next((folder for folder in parents[:2] if os.path.lexists(folder / "state.json")), None)
 
 
 def parsed(text: str, path: str = "the config") -> Any:

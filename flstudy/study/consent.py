@@ -15,7 +15,7 @@ from typing import Any
 
 from flstudy.config import ConfigError
 from flstudy.config.composition import modules_of
-from flstudy.config.reading import content_of, text_of
+from flstudy.config.reading import content_of, study_of_config, text_of
 from flstudy.config.registry import by_module, may_name_class, texts_in
 from flstudy.remote import cache_home
 from flstudy.study.folder import StudyFolder
@@ -47,16 +47,10 @@ def require_consent(folder: StudyFolder, modules: str | None, *, trust: bool = F
 
 def require_consent_to_config(path: str | Path, *, trust: bool = False) -> None:
     """Refuse a config file of a study's folder as `require_consent` does; any other file is the user's own."""
-    folder = study_of_config(path)
-    if folder is not None:
+    place = study_of_config(path)
+    if place is not None:
         content = content_of(path, text_of(path))
-        _require(folder, [content], Path(modules_of(path, (), content)), trust)
-
-
-def study_of_config(path: str | Path) -> StudyFolder | None:
-    """Return the study in whose folder a config file lies, such as study.yaml or best/FedAvg.yaml; None for others."""
-    parents = Path(path).absolute().parents
-    return next((StudyFolder(place) for place in parents[:2] if StudyFolder(place).state_file.exists()), None)
+        _require(StudyFolder(place), [content], Path(modules_of(path, (), content)), trust)
 
 
 def _require(folder: StudyFolder, values: Iterable[Any], modules: Path, trust: bool) -> None:

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 from flstudy.config import ConfigError
 from flstudy.config.credentials import split_credentials
-from flstudy.config.reading import content_of
-from flstudy.study.consent import study_of_config
+from flstudy.config.reading import content_of, study_of_config
 from flstudy.tracking.store import PORTS, absolute_uri
 from flstudy.user_choices import read_choices, remember_choice
 
@@ -68,7 +67,7 @@ def _spelled(uri: str) -> Any:
 
 def check_config_store(path: str | Path, text: str | None = None) -> None:
     """Raise ConfigError for a config of a study's folder that names a store which this user has not chosen."""
-    folder = study_of_config(path)
-    store = None if folder is None else content_of(path, text).get("store")
-    if folder is not None and isinstance(store, str):
-        agreed_store(folder.name, store, None)
+    place = study_of_config(path)
+    store = None if place is None else content_of(path, text).get("store")
+    if place is not None and isinstance(store, str):
+        agreed_store(place.name, store, None)
