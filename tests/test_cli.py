@@ -79,6 +79,18 @@ for arguments, sentence in {MISTAKES!r}.items():
     assert done.returncode == 0, done.stderr
 
 
+def test_a_mistake_in_a_config_waits_for_nothing_that_reads_studies(tmp_path):
+    (tmp_path / "small.yaml").write_text(
+        "task: Logistic\npopulation: {dataset: Digits}\nalgorithm: {class_path: FedAvg, init_args: {lrr: 1}}\n"
+    )
+    script = "import sys\nfrom flstudy.cli import main\nassert main(sys.argv[1:]) == 2\n"
+    script += "assert not {'numpy', 'pyarrow', 'flstudy.study'} & set(sys.modules)"
+    words = [sys.executable, "-c", script, "run", str(tmp_path / "small.yaml")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "unknown key 'algorithm.init_args.lrr'" in done.stderr
+
+
 LISTED = {
     "algorithms": ["FedAdaGrad", "FedAdam", "FedAvg", "FedAvgM", "FedProx", "FedYogi", "Flash", "Scaffold"],
     "datasets": ["AgNews", "Cifar10", "Digits", "Emnist", "FashionMnist", "Mnist", "Svhn", "TinyImageNet"],
