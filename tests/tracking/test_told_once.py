@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from flstudy.study import StudyFolder
 from tests.small_study import write_study
 
-COMMAND = [sys.executable, "-m", "flstudy.cli", "tune"]
+COMMAND = [sys.executable, "-m", "flstudy.cli"]
 TRIALS, STOPS = 12, 3
 
 
@@ -33,7 +33,9 @@ def stop_at_random(folder: Path, seed: int) -> list[tuple[str, str, int]]:
         time.sleep(dice.uniform(0, 1.5))
         driver.terminate()
         driver.wait(120)
-    subprocess.run(arguments(study, path), check=True, stdout=subprocess.DEVNULL)
+    if ended(study) < TRIALS:
+        subprocess.run(arguments(study, path), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*COMMAND, "sync", str(study.path)], check=True, stdout=subprocess.DEVNULL)
     assert ended(study) == TRIALS
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     runs = client.search_runs([client.get_experiment_by_name("flstudy").experiment_id])
@@ -48,7 +50,7 @@ def stop_at_random(folder: Path, seed: int) -> list[tuple[str, str, int]]:
 
 def arguments(study: StudyFolder, path: Path) -> list[str]:
     """The command that begins a study, or goes on with it."""
-    return [*COMMAND, *(["--resume", str(study.path)] if study.is_study else [str(path)])]
+    return [*COMMAND, "tune", *(["--resume", str(study.path)] if study.is_study else [str(path)])]
 
 
 def ended(study: StudyFolder) -> int:
