@@ -27,7 +27,7 @@ _MOST_FILES, _MOST_BYTES = 1_000, 20 * 2**20
 
 def remember_begun(folder: StudyFolder) -> None:
     """List a study as one that this user has begun, with the folder of its modules."""
-    remember_choice(_BEGUN, _begun_line(folder))
+    remember_choice(_BEGUN, _begun_line(folder, Path(folder.state()["modules"])))
 
 
 def require_consent(folder: StudyFolder, modules: str | None, *, trust: bool = False) -> None:
@@ -55,7 +55,7 @@ def require_consent_to_config(path: str | Path, *, trust: bool = False) -> None:
 
 def _require(folder: StudyFolder, values: Iterable[Any], modules: Path, trust: bool) -> None:
     classes = named_classes(values, modules)
-    if not classes or _begun_line(folder) in read_choices(_BEGUN):
+    if not classes or _begun_line(folder, modules) in read_choices(_BEGUN):
         return
     agreed = read_choices(_AGREED)
     if trust:
@@ -114,6 +114,7 @@ def _importable_files(modules: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in sorted(files) if name.endswith(tuple(all_suffixes())))
 
 
-def _begun_line(folder: StudyFolder) -> str:
-    state = folder.state()
-    return f"{state.get('study_id')} {state.get('modules')}"
+def _begun_line(folder: StudyFolder, modules: Path) -> str:
+    """Return the line of a study and of the folder from which its classes would be imported: a copy that somebody has
+    changed may name another folder."""
+    return f"{folder.state().get('study_id')} {modules.resolve()}"

@@ -109,9 +109,9 @@ class StudyResults:
     @property
     def goals(self) -> StudySection:
         """Study section that has only objectives and constraints."""
-        first, *others = self.objectives
+        first, *further = self.objectives
         return StudySection(
-            objective=first, objectives=tuple(others), constraints=self.section.get("constraints") or {}
+            objective=first, objectives=tuple(further), constraints=self.section.get("constraints") or {}
         )
 
     @property

@@ -65,9 +65,9 @@ def _spelled(uri: str) -> Any:
     return uri.rstrip("/")
 
 
-def check_config_store(path: str | Path, text: str | None = None) -> None:
+def check_config_store(path: str | Path) -> None:
     """Raise ConfigError for a config of a study's folder that names a store which this user has not chosen."""
     place = study_of_config(path)
-    store = None if place is None else content_of(path, text).get("store")
+    store = None if place is None else content_of(path).get("store")
     if place is not None and isinstance(store, str):
         agreed_store(place.name, store, None)

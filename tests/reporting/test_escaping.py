@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -77,7 +78,7 @@ COMMANDS = ("report {study}", "report {study} --json", "studies {home}", "show {
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_terminal_gets_no_steering_character(nasty, command, capsys, monkeypatch):
     words = [word.format(study=nasty.path, home=nasty.path.parent) for word in command.split(" ")]
-    monkeypatch.setattr("sys.stderr", TerminalStream(__import__("sys").stderr))
+    monkeypatch.setattr("sys.stderr", TerminalStream(sys.stderr))
     assert main(words) in (0, 2)
     out, err = capsys.readouterr()
     assert out + err

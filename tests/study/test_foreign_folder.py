@@ -165,6 +165,16 @@ def test_one_s_own_study_asks_for_nothing(theirs):
         load_study_config(theirs)
 
 
+def test_a_changed_copy_of_one_s_own_study_brings_no_code_of_its_own(theirs, canary, tmp_path, capsys):
+    """Its state says what the sent one said; a config of it names the copy's folder."""
+    theirs.state_file.write_text(json.dumps({**theirs.state(), "modules": str(tmp_path / "mine")}))
+    remember_begun(theirs)
+    best = config_of_best(theirs)
+    assert main(["run", str(best)]) == 2
+    assert "not agreed to" in capsys.readouterr().err
+    assert not canary.exists()
+
+
 def test_a_config_of_flstudy_s_classes_makes_no_file_beside_it_a_module(tmp_path, canary, theirs):
     (theirs.path / "plain.yaml").write_text("task: Logistic\npopulation: {dataset: Digits}\nalgorithm: FedAvg\n")
     assert main(["run", str(theirs.path / "plain.yaml"), "--print_config"]) == 0
