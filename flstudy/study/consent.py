@@ -66,7 +66,7 @@ def _require(folder: StudyFolder, values: Iterable[Any], modules: Path, trust: b
             f"{' and more' * (len(classes) > 3)} from {modules.resolve()}: read it, then give --trust"
         )
     # A compiled file of theirs may be of other code than the file beside it, which the user has read.
-    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(cache_home() / "bytecode")
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(_bytecode())
 
 
 def named_classes(values: Iterable[Any], modules: Path) -> list[str]:
@@ -91,14 +91,15 @@ def code_digest(classes: Iterable[str], modules: Path) -> str:
     Raises:
         ConfigError: where these are too many to be read by anybody.
     """
+    modules = modules.resolve()
     digest, size = hashlib.sha256("\n".join(sorted(classes)).encode()), 0
     for count, path in enumerate(_importable_files(modules), 1):
         content = path.read_bytes()
         size += len(content)
         if count > _MOST_FILES or size > _MOST_BYTES:
             raise ConfigError(
-                f"modules must name a folder of at most {_MOST_FILES:,} Python files to be agreed to, got "
-                f"{modules.resolve()}: put them into a folder of their own"
+                f"modules must name a folder of at most {_MOST_FILES:,} Python files to be agreed to, got {modules}: "
+                "put them into a folder of their own"
             )
         digest.update(f"\n{path.relative_to(modules)} {len(content)}\n".encode() + content)
     return digest.hexdigest()
@@ -106,12 +107,19 @@ def code_digest(classes: Iterable[str], modules: Path) -> str:
 
 def _importable_files(modules: Path) -> Iterator[Path]:
     """Yield the files of a folder from which Python can import, but for those that it has compiled itself."""
+    compiled = _bytecode()
     for place, folders, files in os.walk(modules):
-        folders[:] = sorted(name for name in folders if name.isidentifier() and name != "__pycache__")
+        names = sorted(name for name in folders if name.isidentifier() and name != "__pycache__")
+        folders[:] = [name for name in names if Path(place, name) != compiled]
         for path in (Path(place, name) for name in folders):
             if path.is_symlink():
                 raise ConfigError(f"{path} must be no link, so that its code is what you have read: put a folder there")
         yield from (Path(place, name) for name in sorted(files) if name.endswith(tuple(all_suffixes())))
+
+
+def _bytecode() -> Path:
+    """Return the folder in which Python keeps what it compiles of agreed code, which may lie below that of the code."""
+    return cache_home().resolve() / "bytecode"
 
 
 def _begun_line(folder: StudyFolder, modules: Path) -> str:

@@ -211,8 +211,11 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         os.environ["XDG_STATE_HOME"] = temporary
         prepare(Path(temporary))
+        count = 0
         for seed in range(first, last):
             for failure in read_by_all(seed, Path(temporary)):
                 print(*failure, sep=" | ", flush=True)
+                count += 1
             if seed % 50 == 49:
                 print(f"{seed + 1} done", flush=True)
+    sys.exit(count > 0)

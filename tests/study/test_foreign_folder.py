@@ -24,7 +24,6 @@ from flstudy.study.consent import remember_begun
 from flstudy.study.resuming import load_study_config
 from flstudy.tracking.export import NEEDED
 from tests.foreign_study import foreign_study
-from tests.study import mutations
 
 READERS = """
 import os, sys
@@ -126,6 +125,16 @@ def test_consent_holds_until_the_code_changes(theirs, canary):
     (theirs.path / "evilnet.py").write_text("changed = True")
     with pytest.raises(ConfigError, match="not agreed to"):
         load_study_config(theirs)
+
+
+def test_consent_holds_where_python_keeps_its_bytecode_below_the_code(theirs, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(theirs.path / "cache"))
+    for trust in (True, False):
+        with pytest.raises(ConfigError, match="evilnet has no"):
+            load_study_config(theirs, trust=trust)
+        folder = Path(sys.pycache_prefix) / "root"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "evilnet.cpython-311.pyc").write_bytes(b"")
 
 
 @pytest.mark.parametrize("place", ["helper.py", "part/helper.py", f"helper{all_suffixes()[-1]}", "helper.pyc"])
@@ -289,8 +298,8 @@ def test_a_config_of_the_report_names_no_store(theirs):
 
 
 @pytest.mark.slow
-def test_a_mutated_file_is_read_or_told_in_a_sentence(tmp_path, monkeypatch):
-    """A few of the mutations of `tests.study.mutations`."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    mutations.prepare(tmp_path)
-    assert [failure for seed in range(12) for failure in mutations.read_by_all(seed, tmp_path)] == []
+def test_a_mutated_file_is_read_or_told_in_a_sentence():
+    """A few of the mutations of `tests.study.mutations`, in a process whose memory is not yet that of other tests."""
+    command = [sys.executable, "-m", "tests.study.mutations", "0", "12"]
+    ended = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
