@@ -18,6 +18,7 @@ from flstudy.config import Objective, StudySection
 from flstudy.config.composition import EARLIER, trial_config, whole_study
 from flstudy.config.credentials import censored
 from flstudy.config.reading import parsed
+from flstudy.config.registry import SECTIONS
 from flstudy.config.values import anchored, classes_in
 from flstudy.metrics.drift import Recovery
 from flstudy.remote import is_uri
@@ -229,11 +230,33 @@ def load_study(study: str | os.PathLike[str] | StudyFolder) -> StudyResults:
     events.sort(key=lambda event: event.round)
     results = StudyResults(folder=folder, config=config, trials=trials, events=tuple(events), damage=tuple(damage))
     try:
+        _refuse_other_kinds(config)
         int(results.section.get("trials") or 0)
-        _ = results.seeds, results.objectives, results.recovery
+        _ = results.seeds, results.recovery
+        if not all(isinstance(objective.metric, str) for objective in results.objectives):
+            raise TypeError("an objective must name a metric")
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise DamageError(f"{folder.config} is damaged: it is no study's config ({reason_of(error)})") from error
     return results
+
+
+def _refuse_other_kinds(config: Mapping[str, Any]) -> None:
+    """Raise TypeError for a section that holds no keys, and a class whose path is no text or whose arguments are no
+    keys: what reads studies takes that for granted."""
+    sections = {name: config.get(name) for name in SECTIONS if name}
+    if isinstance(config.get("study"), Mapping):
+        sections |= {f"study.{name}": config["study"].get(name) for name in ("search", "arms", "presets")}
+    for name, section in sections.items():
+        if not isinstance(section or {}, Mapping):
+            raise TypeError(f"{name} must hold keys and values, not {type(section).__name__}")
+    parts: list[Any] = [config]
+    for part in parts:
+        if isinstance(part, Mapping):
+            if not isinstance(part.get("class_path", ""), str) or not isinstance(part.get("init_args") or {}, Mapping):
+                raise TypeError("a class must have a path, and its arguments by name")
+            parts += part.values()
+        elif isinstance(part, list):
+            parts += part
 
 
 def list_studies(home: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -1,8 +1,11 @@
 """A study's folder is data: whatever reads it runs nothing of it, and what trains it asks first."""
 
+import copy
+import functools
 import http.server
 import importlib.util
 import json
+import operator
 import os
 import py_compile
 import struct
@@ -24,6 +27,7 @@ from flstudy.study.consent import remember_begun
 from flstudy.study.resuming import load_study_config
 from flstudy.tracking.export import NEEDED
 from tests.foreign_study import foreign_study
+from tests.study import mutations
 
 READERS = """
 import os, sys
@@ -295,6 +299,20 @@ def test_a_config_of_the_report_names_no_store(theirs):
     theirs.config.write_text(yaml.safe_dump({**values, "store": "http://127.0.0.1:1"}))
     (written,) = write_best(load_study(theirs)).values()
     assert "store" not in yaml.safe_load(written.read_text())
+
+
+@pytest.mark.slow
+def test_a_config_whose_values_are_of_another_kind_is_read_or_told_in_a_sentence(theirs, capsys):
+    whole = yaml.safe_load(theirs.config.read_text())
+    for path in list(mutations.places(whole))[1:]:
+        changed = copy.deepcopy(whole)
+        holder = functools.reduce(operator.getitem, path[:-1], changed)
+        holder[path[-1]] = "x" if isinstance(holder[path[-1]], list) else [1]
+        theirs.config.write_text(yaml.safe_dump(changed))
+        for command in ["show {} best"] + ["report {}"] * (len(path) < 3):
+            status, said = main(command.format(theirs.path).split()), capsys.readouterr()
+            assert "unexpected" not in said.out + said.err, (path, said.err)
+            assert status == 0 or said.err.startswith("flstudy: error: "), (path, said.err)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from flstudy.config.values import arguments_of
 from flstudy.metrics.registry import METRICS
 from flstudy.reporting.looks import looks_of
 from flstudy.reporting.multiples import BEHIND, CROWD
@@ -131,7 +132,8 @@ def reachable_figure(results: StudyResults, trial: Trial, title: str = "") -> Fi
     run = controller_log(results, trial)
     if run is None:
         return None
-    controller = (results.config.get("controller") or {}).get("init_args") or {}
+    written = results.config.get("controller")
+    controller = arguments_of(written) if isinstance(written, Mapping) else {}
     chosen = {key.rpartition(".")[2]: value for key, value in trial.overrides.items() if key.startswith("controller.")}
     figure = new_figure(5.0)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
