@@ -10,13 +10,15 @@ from rich.console import Console
 from flstudy.config import Config, ConfigError, nearest
 from flstudy.config.shipped import is_installed
 from flstudy.reporting.report import terminal
+from flstudy.reproduction.claims import read_claims, refuted, remarks
 from flstudy.reproduction.counterparts import write_overview
 from flstudy.reproduction.pages import write_pages, write_readme
-from flstudy.reproduction.plan import RESULTS, STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
+from flstudy.reproduction.plan import REMARKS, RESULTS, STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
 from flstudy.study import StudyFolder, load_study
 from flstudy.study.resuming import load_study_config
 from flstudy.study.working_copy import home_of
 from flstudy.tuning.driver import run_study
+from flstudy.whole_file import write_whole
 
 if TYPE_CHECKING:
     from flstudy.reproduction.options import ReproductionOptions
@@ -64,9 +66,19 @@ def reproduce(chosen: "ReproductionOptions", arguments: Sequence[str]) -> int:
     if not folders:
         raise ConfigError(f"no study of {paper.name} is there yet: leave out --write")
     command = f"flstudy reproduce {shlex.join(argument for argument in arguments if argument != '--write')}"
-    page = write_pages(paper, folders, results, command)
-    console.print(f"Results: {page}", highlight=False)
+    write_pages(paper, folders, results, command)
+    if results == paper.folder / RESULTS:  # the claims are about these pages
+        write_remarks(paper, console)
+    console.print(f"Results: {write_readme(paper, results)}", highlight=False)
     return 0
+
+
+def write_remarks(paper: Paper, console: Console) -> None:
+    """Write the remarks of a paper with claims, and name the claims that its data do not carry any more."""
+    if parts := read_claims(paper.folder):
+        write_whole(paper.folder / REMARKS, remarks(parts))
+        for sentence in refuted(parts):
+            console.print(sentence, highlight=False, markup=False)
 
 
 def results_folder(paper: Paper) -> Path:

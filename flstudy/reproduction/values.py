@@ -1,11 +1,12 @@
 """Best trials of a reproduction's studies, and their values beside the paper's."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import norm, spearmanr
 
+from flstudy.config.errors import spelled
 from flstudy.metrics.registry import METRICS, is_fraction, judged_by
 from flstudy.reporting.ranking import Floats
 from flstudy.reporting.sections.comparison import last_values
@@ -25,7 +26,11 @@ class ShownUnit(NamedTuple):
     digits: int
 
 
-SHOWN_UNITS = {"bits": ShownUnit(", Gbit", 1e-9, 2), "J": ShownUnit(", J", 1.0, 3)}
+SHOWN_UNITS = {
+    "bits": ShownUnit(", Gbit", 1e-9, 2),
+    "J": ShownUnit(", J", 1.0, 3),
+    "epochs": ShownUnit("", 1.0, 2),
+}
 
 
 class Correlation(NamedTuple):
@@ -118,8 +123,13 @@ def means_of(speaking: Mapping[str, Speaker], names: Sequence[str], metric: str)
 
 
 def places_by(measured: Mapping[str, float]) -> dict[str, int]:
-    """Return the place of each name by its value, 1 for the highest."""
-    return {name: place for place, name in enumerate(sorted(measured, key=lambda n: -measured[n]), start=1)}
+    """Return the place of each name by its value, 1 for the highest; equal values share a place."""
+    return {name: 1 + sum(other > value for other in measured.values()) for name, value in measured.items()}
+
+
+def row_name(settings: Mapping[str, Any]) -> str:
+    """Return the name of a trial's row by the keys that an ablation varies: ``clamp null, epochs 3``."""
+    return ", ".join(f"{key.rpartition('.')[2]} {spelled(value)}" for key, value in settings.items())
 
 
 def tuned_table(headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Speaker]]) -> str:
@@ -161,9 +171,15 @@ def format_published(figure: PublishedValue | None, metric: str) -> str:
 
 def format_measured(speaker: Speaker | None, metric: str) -> str:
     """Format our value of a metric."""
-    values = np.empty(0) if speaker is None else speaker.last(metric)
+    if speaker is None:
+        return NOTHING
+    return format_values(speaker.last(metric), speaker.last(f"{metric}_spread"), metric)
+
+
+def format_values(values: Floats, spread: Floats, metric: str) -> str:
+    """Format the values [S] of a metric and their standard deviations [S] over devices; both may be empty."""
     finite = values[np.isfinite(values)]
-    if speaker is None or not values.size:
+    if not values.size:
         return NOTHING
     if not finite.size:
         return "never" if METRICS[metric].unit == "rounds" else NOTHING
@@ -173,5 +189,4 @@ def format_measured(speaker: Speaker | None, metric: str) -> str:
         text += f" ± {scale * finite.std(ddof=1):.{digits}f}"
     if finite.size < values.size:
         text += f" [{finite.size} of {values.size} seeds]"
-    devices = speaker.last(f"{metric}_spread")
-    return text + (f" ({scale * devices.mean():.1f})" if devices.size else "")
+    return text + (f" ({scale * spread.mean():.1f})" if spread.size else "")

@@ -121,14 +121,15 @@ OWN: dict[type, dict[str, dict[str, Any]]] = {
     FedYogi: {**FEDOPT, **BIAS},
     Flash: {
         **FEDOPT,
-        "kappa": {"kappa": 0.5},
-        "clamped at zero": {"kappa": 0.0, "tau": 0.02},
-        "as printed": {"denominator": "paper", "tau": 0.5},
-        "as printed from zero": {"denominator": "paper", "tau": 0.5, "v_init": "zero"},
+        "clamped": {"clamp": 0.1},
+        "clamped by half": {"clamp": 0.5},
+        "clamped at zero": {"clamp": 0.0, "tau": 0.02},
+        "tau": {"tau": 0.5},
+        "tau from zero": {"tau": 0.5, "v_init": "zero"},
         "yogi": {"moment": "yogi", "v_init": "zero"},
-        "yogi as printed": {"moment": "yogi", "denominator": "paper", "tau": 0.5, "beta2": 0.9},
+        "yogi with tau": {"moment": "yogi", "tau": 0.5, "beta2": 0.9},
         "per tensor": {"beta3_granularity": "tensor"},
-        "per tensor from zero": {"beta3_granularity": "tensor", "v_init": "zero", "kappa": 0.3},
+        "per tensor from zero": {"beta3_granularity": "tensor", "v_init": "zero", "clamp": 0.3},
         "all epochs": {"gamma": None},
     },
     Scaffold: {},
@@ -240,8 +241,6 @@ def hyper(algorithm, population) -> dict[str, Any]:
     values = {name: getattr(algorithm, name) for name in (*local, *module.OWN) if hasattr(algorithm, name)}
     if isinstance(algorithm, Flash):
         values["layout"] = LAYOUT
-        if algorithm.denominator == "clamp":  # the transcription's plain "clamp" is κ = 0
-            values["denominator"] = "clamp_relative" if algorithm.kappa else "clamp"
     if "shapes" in module.OWN:
         values["shapes"] = [(CLASSES, FEATURES), (CLASSES,)]
     if isinstance(algorithm, FedBlended):
@@ -400,7 +399,7 @@ def test_the_cases_stop_early_clamp_and_drift():
     """The comparisons above would be empty if their switches never mattered."""
     population = drifting(participants=3, epochs=3)
     stopping = run(
-        Flash(lr=0.2, **EVERYBODY["stops from the received"]), ROUNDS, population=population, task=logistic()
+        Flash(lr=0.2, clamp=0.1, **EVERYBODY["stops from the received"]), ROUNDS, population=population, task=logistic()
     )
     epochs = [record.metrics["fit/epochs"][0] for record in stopping.records]
     assert min(epochs) < 2 < max(epochs) < 3.01

@@ -127,12 +127,14 @@ def test_an_equal_budget_and_appendix_a_s_values_first(name):
     """Each algorithm's first trial has, of every key that is searched and that it has, its published value or its own
     default; what App. A does not say of it is the same for all."""
     config = load(FOLDER / f"{name}.yaml", command="tune")
-    algorithms, world = config.study.search["algorithm"]["choice"], name.partition("_")[0]
+    methods, world = config.study.search["algorithm"]["choice"], name.partition("_")[0]
+    algorithms = [*methods, "Flash-clamped"]
+    assert list(config.study.arms) == algorithms
     assert config.study.allocation == "equal"
     assert config.study.trials % len(algorithms) == 0
-    assert set(config.study.presets) == set(algorithms)
+    assert set(config.study.presets) == set(methods)
     assert ("Oracle" in algorithms) == bool(config.events())
-    space = Space.parse(config.study.search)
+    space = Space.of_study(config.study)
     assert space.outside_remarks(config) == []
     points, candidates = space.defaults(config), [candidate for _, candidate in space.candidates(config)]
     assert [point["algorithm"] for point in points] == algorithms
@@ -146,5 +148,6 @@ def test_an_equal_budget_and_appendix_a_s_values_first(name):
             *_, lr, server_lr, gamma, _ = WORLDS[world]
             published = {"lr": lr, "server_lr": server_lr, "gamma": gamma} | OWN[world].get(point["algorithm"], {})
             assert {key: flat[key] for key in published} == published
+        assert flat.get("clamp") == (0.1 if point["algorithm"] == "Flash-clamped" else None)
         if point["algorithm"] == "AdaptiveFedAvg":
             assert flat["beta2"] == 0.5
