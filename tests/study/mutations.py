@@ -72,7 +72,10 @@ def change_content(dice: random.Random, path: Path) -> None:
     """Change a value in a text file that is understood; else bytes."""
     if path.suffix in (".json", ".jsonl", ".yaml") and dice.random() < 0.7:
         if path.suffix == ".yaml":
-            path.write_text(yaml.safe_dump(change_value(dice, yaml.safe_load(path.read_text()))))
+            value, usual = change_value(dice, yaml.safe_load(path.read_text())), sys.getrecursionlimit()
+            sys.setrecursionlimit(100_000)  # what is written may be deeper than what can be read
+            path.write_text(yaml.safe_dump(value))
+            sys.setrecursionlimit(usual)
         elif path.suffix == ".json":
             path.write_text(json.dumps(change_value(dice, json.loads(path.read_text()))))
         else:
