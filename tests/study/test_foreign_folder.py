@@ -310,9 +310,9 @@ def test_a_config_whose_values_are_of_another_kind_is_read_or_told_in_a_sentence
         holder[path[-1]] = "x" if isinstance(holder[path[-1]], list) else [1]
         theirs.config.write_text(yaml.safe_dump(changed))
         for command in ["show {} best"] + ["report {}"] * (len(path) < 3):
-            status, said = main(command.format(theirs.path).split()), capsys.readouterr()
-            assert "unexpected" not in said.out + said.err, (path, said.err)
-            assert status == 0 or said.err.startswith("flstudy: error: "), (path, said.err)
+            status, answer = main(command.format(theirs.path).split()), capsys.readouterr()
+            assert "unexpected" not in answer.out + answer.err, (path, answer.err)
+            assert status == 0 or answer.err.startswith("flstudy: error: "), (path, answer.err)
 
 
 @pytest.mark.slow

@@ -72,10 +72,12 @@ def snapshots_in_the_bucket():
 @pytest.mark.slow
 def test_a_killed_study_goes_on_from_its_bucket(tmp_path, door, monkeypatch, capsys):
     move(monkeypatch, tmp_path / "reader", door)
-    algorithm, slow = slow_rounds(tmp_path)
+    config_folder = tmp_path / "bucket_study"  # what is agreed to is all code in the config's folder
+    config_folder.mkdir()
+    algorithm, slow = slow_rounds(config_folder)
     content = {**SMALL, "algorithm": algorithm, "store": f"sqlite:///{tmp_path}/mlflow.db"}
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(content))
-    with command("tune", str(tmp_path / "small.yaml"), home=tmp_path / "first", door=door) as driver:
+    (config_folder / "small.yaml").write_text(yaml.safe_dump(content))
+    with command("tune", str(config_folder / "small.yaml"), home=tmp_path / "first", door=door) as driver:
         wait_until(snapshots_in_the_bucket, driver.poll)
         assert cli.main(["tune", "--resume", URI]) == 2  # the method's module is another user's
         assert "study small would run code that you have not agreed to" in capsys.readouterr().err
