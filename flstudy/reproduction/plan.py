@@ -32,6 +32,7 @@ MEASURES = {  # name in published.csv -> metric
     "mean": "test/mean_accuracy",
     "regret": "regret/dynamic",
     "epochs": "fit/drift_epochs",
+    "loss": "test/loss",
     "bits": "traffic/bits",
     "joules": "energy/joules",
     "epsilon": "privacy/epsilon",
