@@ -203,7 +203,9 @@ def prepare(folder: Path) -> None:
     study.write_events([])
     for command in COMMANDS:
         words = command.format(study=study.path, home=folder / "studies", out=folder).split()
-        if main(words) != 0:
+        with contextlib.redirect_stdout(io.StringIO()):  # what is printed is what went wrong, and no more
+            status = main(words)
+        if status != 0:
             raise SystemExit(f"{command} fails on the whole study")
     shutil.rmtree(study.report, ignore_errors=True)
     shutil.rmtree(study.best, ignore_errors=True)
