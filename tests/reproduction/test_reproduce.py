@@ -291,5 +291,6 @@ def test_the_papers_plans_are_right(path):
         drifts = bool(config.drift_rounds())
         assert drifts or not {"dip", "recovery"} & set(stage.world.measures), f"{stage.world.name} does not drift"
         if stage.world.kind == "comparison":
-            assert set(config.study.presets) == set(config.study.search["algorithm"]["choice"])
+            presets, arms = config.study.presets, config.study.arms.items()
+            assert {*presets} == {name if name in presets else arm.class_path for name, arm in arms}
             assert config.study.allocation == "equal"
