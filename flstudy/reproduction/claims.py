@@ -28,6 +28,7 @@ import numpy as np
 import yaml
 
 from flstudy.config import ConfigError, nearest
+from flstudy.metrics.registry import is_fraction
 from flstudy.reporting.ranking import Floats
 from flstudy.reporting.sections.comparison import paired
 from flstudy.reproduction.measured import MeasuredTrial, read_measured
@@ -177,7 +178,7 @@ def _number(trials: Sequence[MeasuredTrial], row: str, shown: str, measure: str,
         values = {seed: scale * value for seed, value in rows[row].values(measure).items()}
     if not values:
         raise ValueError(f"{row} has no {measure} under {shown!r}")
-    return Number(values=values, statistic=statistic, digits=min(digits, 1), of_draws=shown == DRAWS)
+    return Number(values=values, statistic=statistic, digits=1 if is_fraction(MEASURES[measure]) else digits, of_draws=shown == DRAWS)
 
 
 def refuted(parts: Mapping[str, Sequence[str | Claim]]) -> list[str]:

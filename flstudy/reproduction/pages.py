@@ -2,7 +2,8 @@
 
 import datetime
 import platform
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,18 @@ Studies = Mapping[str, StudyResults]
 """Studies of a world that exist, by stage."""
 
 
-def write_pages(paper: Paper, studies: Mapping[tuple[str, str], StudyFolder], folder: Path, command: str) -> None:
+def write_pages(
+    paper: Paper, studies: Mapping[tuple[str, str], StudyFolder], folder: Path, options: Sequence[str] = ()
+) -> None:
     """Write a page for each world with a study (by the names of world and stage), its figures and its measured values
-    into ``folder``. Pages of other worlds stay as they are."""
+    into ``folder``. Pages of other worlds stay as they are. ``options`` belong to the command that makes a page."""
     folder.mkdir(parents=True, exist_ok=True)
     pages = {world: folder / f"{world.name}.md" for world in paper.worlds}
     loaded = {key: load_study(study) for key, study in studies.items()}
     for world, page in pages.items():
         by_stage = {stage: results for (name, stage), results in loaded.items() if name == world.name}
         if by_stage:
-            write_whole(page, world_page(paper, world, by_stage, folder, command))
+            write_whole(page, world_page(paper, world, by_stage, folder, options))
             if world.kind in WITH_VALUES:
                 write_whole(page.with_suffix(".csv"), as_csv(measured_trials(world, by_stage), world.measures))
 
@@ -80,8 +83,9 @@ def own_figures(paper: Paper) -> list[str]:
     return ["## The paper's own figures", "\n".join(lines)] if lines else []
 
 
-def world_page(paper: Paper, world: World, studies: Studies, folder: Path, command: str) -> str:
+def world_page(paper: Paper, world: World, studies: Studies, folder: Path, options: Sequence[str] = ()) -> str:
     """Return the page of a world as Markdown; its figures are written to ``folder``."""
+    command = shlex.join(["flstudy", "reproduce", paper.name, "--worlds", world.name, *options])
     parts = [f"# {world.title}", *made_by(world, studies, command), *([paper.note] if paper.note else [])]
     if world.kind == "sessions":
         parts += session_parts(paper, world, studies, folder)

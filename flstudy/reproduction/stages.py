@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from flstudy.config import Config, ConfigError, nearest
-from flstudy.config.shipped import is_installed
+from flstudy.config.shipped import config_folder, is_installed
 from flstudy.reporting.report import terminal
 from flstudy.reproduction.claims import read_claims, refuted, remarks
 from flstudy.reproduction.counterparts import write_overview
@@ -24,12 +24,8 @@ if TYPE_CHECKING:
     from flstudy.reproduction.options import ReproductionOptions
 
 
-def reproduce(chosen: "ReproductionOptions", arguments: Sequence[str]) -> int:
+def reproduce(chosen: "ReproductionOptions") -> int:
     """Check all configs, run the studies that are missing or unfinished, and write the pages.
-
-    Args:
-        chosen: the parsed options.
-        arguments: the arguments as they were typed, for the page.
 
     Raises:
         ConfigError: for an unknown paper, world or stage, a wrong config, or a study without a finished trial.
@@ -60,17 +56,20 @@ def reproduce(chosen: "ReproductionOptions", arguments: Sequence[str]) -> int:
         if folder.trials.is_file():
             folders[stage.world.name, stage.name] = folder
     results = chosen.out or results_folder(paper)
-    if not folders and (results / "README.md").is_file():  # the studies are on another machine
-        console.print(f"Results: {write_readme(paper, results)}", highlight=False)
-        return 0
-    if not folders:
+    if folders:
+        write_pages(paper, folders, results, _options_of_all_worlds(chosen))
+    elif not (results / "README.md").is_file():  # nor are the pages of studies on another machine
         raise ConfigError(f"no study of {paper.name} is there yet: leave out --write")
-    command = f"flstudy reproduce {shlex.join(argument for argument in arguments if argument != '--write')}"
-    write_pages(paper, folders, results, command)
     if results == paper.folder / RESULTS:  # the claims are about these pages
         write_remarks(paper, console)
     console.print(f"Results: {write_readme(paper, results)}", highlight=False)
     return 0
+
+
+def _options_of_all_worlds(chosen: "ReproductionOptions") -> list[str]:
+    """Return the options that the command of every page needs."""
+    configs = [] if chosen.configs == config_folder() else ["--configs", str(chosen.configs)]
+    return [*configs, *(["--options", chosen.options] if chosen.options else [])]
 
 
 def write_remarks(paper: Paper, console: Console) -> None:

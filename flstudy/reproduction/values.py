@@ -19,7 +19,8 @@ ROUNDING = 2e-4  # tolerance for the rounding of published figures
 
 
 class ShownUnit(NamedTuple):
-    """Unit in which values are shown that are too large in their own, or too small for whole numbers."""
+    """Unit in which values of a unit or metric are shown that are too large in their own, or too small for whole
+    numbers."""
 
     heading: str
     scale: float
@@ -30,6 +31,7 @@ SHOWN_UNITS = {
     "bits": ShownUnit(", Gbit", 1e-9, 2),
     "J": ShownUnit(", J", 1.0, 3),
     "epochs": ShownUnit("", 1.0, 2),
+    "test/loss": ShownUnit("", 1.0, 4),
 }
 
 
@@ -147,15 +149,20 @@ def tuned_table(headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], S
 def measure_heading(measure: str) -> str:
     """Return the heading of a measure's column."""
     metric = MEASURES[measure]
-    unit = SHOWN_UNITS[METRICS[metric].unit].heading if METRICS[metric].unit in SHOWN_UNITS else percent_sign(metric)
-    return METRICS[metric].title + unit
+    unit = shown_unit(metric)
+    return METRICS[metric].title + (percent_sign(metric) if unit is None else unit.heading)
+
+
+def shown_unit(metric: str) -> ShownUnit | None:
+    """Return the unit in which a metric is shown that is neither a share nor a whole number; None for these."""
+    return SHOWN_UNITS.get(metric, SHOWN_UNITS.get(METRICS[metric].unit))
 
 
 def scale_and_digits(metric: str) -> tuple[float, int]:
     """Return the factor by which a value is multiplied to be shown, and its number of decimals."""
     if is_fraction(metric):
         return 100, 2
-    unit = SHOWN_UNITS.get(METRICS[metric].unit)
+    unit = shown_unit(metric)
     return (1, 0) if unit is None else (unit.scale, unit.digits)
 
 

@@ -48,7 +48,7 @@ from flstudy.population import AlternatingGroups, RecurrentDrift
 
 from ..tiers import in_tiers
 from ..worlds import CLASSES, FEATURES, Choices, difference, drifting, logistic, mlp, run, shipped, wide
-from .cases import takes_momentum
+from .cases import STEADY, steady, takes_momentum
 from .sides import both_sides, covering
 
 ROUNDS = 4
@@ -110,10 +110,9 @@ BLENDED = {
     "cut and stopped": {"strategies": (Strategy("sgd", epochs=2), Strategy("adagrad", steps=5)), "gamma": 0.1},
     **FEDOPT,
 }
-AWAY = {"tau": 0.5}  # line 21 as printed divides by what may be next to 0, where it magnifies rounding
 LIVELY = {"every": 2, "isolation": 1, "delta": 0.02, "merge_delta": 0.4}  # FedDrift looks every tenth round by itself
 GLFC = {"distillation": "glfc_rd", "classes": CLASSES}
-ALWAYS: dict[type, dict[str, Any]] = {FedDrift: LIVELY, Flash: AWAY}
+ALWAYS: dict[type, dict[str, Any]] = {FedDrift: LIVELY, Flash: STEADY["Flash"]}
 OWN: dict[type, dict[str, dict[str, Any]]] = {
     FedAvg: {},
     FedAvgM: {"beta": {"beta": 0.5}, "nesterov": {"beta": 0.5, "nesterov": True}},
@@ -343,8 +342,7 @@ def test_method_equals_its_transcription(name):
 
 @pytest.mark.parametrize("name", in_tiers(shipped(), ["FedAvg", "Scaffold", "HypCluster"]))
 def test_method_equals_its_transcription_where_ten_of_thirty_take_part(name):
-    cls = shipped()[name]
-    follow(cls(lr=0.2, **(AWAY if cls is Flash else {})), wide(), 3)
+    follow(steady(name, lr=0.2), wide(), 3)
 
 
 def follow(algorithm, population, rounds: int) -> set[str]:

@@ -150,6 +150,9 @@ def test_a_small_paper(paper, tmp_path, monkeypatch, capsys, ray_cluster):
     assert all(trial.source is None and trial.status == "finished" and trial.run_id for trial in searched[3:])
     assert all(trial.run_id for trial in searched)
     assert "2 trials, 10 rounds" in (paper / "results" / "epochs.md").read_text()
+    for world in ("drift", "epochs"):  # each page names the command that makes it, whichever made all of them
+        command = f"`flstudy reproduce small --worlds {world} --configs configs`"
+        assert command in (paper / "results" / f"{world}.md").read_text()
     readme = (paper / "results" / "README.md").read_text()
     assert "- [A drift](drift.md)\n- [Epochs](epochs.md)\n" in readme
     assert readme.rstrip().endswith("None was looked for.")
