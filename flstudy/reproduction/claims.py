@@ -133,7 +133,11 @@ def read_claims(folder: Path) -> dict[str, list[str | Claim]]:
         return {}
     pages: dict[str, list[MeasuredTrial]] = {}
     parts: dict[str, list[str | Claim]] = {}
-    for part, sentences in yaml.safe_load(path.read_text(encoding="utf-8")).items():
+    try:
+        written = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    for part, sentences in written.items():
         parts[part] = []
         for sentence in sentences:
             try:

@@ -83,6 +83,9 @@ def _shown(world: World, studies: Mapping[str, StudyResults]) -> dict[str, set[t
     """Return the trials, as study and number, that speak for their rows, by the column in which they do."""
     if world.kind == "ablation":
         return {"trial": {(name, t.number) for name, r in studies.items() for t in r.searched if r.eligible(t)}}
+    if world.kind == "variants":  # each with a study of its own
+        best_of = {study: next(iter(speakers([results]).values()), None) for study, results in studies.items()}
+        return {"tuned": {(study, speaker.trial.number) for study, speaker in best_of.items() if speaker is not None}}
     names = {id(results): study for study, results in studies.items()}
     columns = {"preset": [studies["preset"]] if "preset" in studies else [], "tuned": list(studies.values())}
     if world.kind == "comparison" and "tuned" not in studies:
