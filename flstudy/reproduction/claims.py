@@ -182,7 +182,12 @@ def _number(trials: Sequence[MeasuredTrial], row: str, shown: str, measure: str,
         values = {seed: scale * value for seed, value in rows[row].values(measure).items()}
     if not values:
         raise ValueError(f"{row} has no {measure} under {shown!r}")
-    return Number(values=values, statistic=statistic, digits=1 if is_fraction(MEASURES[measure]) else digits, of_draws=shown == DRAWS)
+    return Number(
+        values=values,
+        statistic=statistic,
+        digits=1 if is_fraction(MEASURES[measure]) else digits,
+        of_draws=shown == DRAWS,
+    )
 
 
 def refuted(parts: Mapping[str, Sequence[str | Claim]]) -> list[str]:

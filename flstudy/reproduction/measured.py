@@ -31,8 +31,6 @@ FIXED = ("row", "shown", "study", "trial", "confirms", "settings", "rounds", "ob
 WITH_VALUES = ("comparison", "ablation", "sweep", "variants")
 """Kinds of worlds whose pages have such a file: those with one value of a measure for each trial and seed."""
 SPREAD = "_spread"
-DIGITS = 8
-"""Significant digits of a value in the file."""
 
 
 class MeasuredTrial(NamedTuple):
@@ -126,8 +124,8 @@ def as_csv(trials: Sequence[MeasuredTrial], measures: Sequence[str]) -> str:
         confirms = "" if trial.confirms is None else trial.confirms
         fixed = (trial.row, " ".join(trial.shown), trial.study, trial.number, confirms, settings, trial.rounds)
         for seed, values in trial.by_seed.items():
-            measured = [f"{values[key]:.{DIGITS}g}" if key in values else "" for key in columns]
-            writer.writerow([*fixed, f"{trial.objective:.{DIGITS}g}", seed, *measured])
+            measured = [repr(values[key]) if key in values else "" for key in columns]
+            writer.writerow([*fixed, repr(trial.objective), seed, *measured])
     return text.getvalue()
 
 

@@ -1,6 +1,7 @@
 """Pages of a reproduction: a Markdown page with figures for each world, its results beside the published ones."""
 
 import datetime
+import hashlib
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,8 @@ from flstudy.reproduction.values import (
 from flstudy.study import StudyFolder, StudyResults, load_study
 from flstudy.whole_file import write_whole
 
+DIGESTS = "SHA256SUMS"
+"""Name of the file with the digests of a results folder."""
 Studies = Mapping[str, StudyResults]
 """Studies of a world that exist, by stage."""
 
@@ -71,6 +74,18 @@ def write_readme(paper: Paper, folder: Path) -> Path:
     parts += [paper.differences] if paper.differences else []
     write_whole(readme, "\n\n".join(parts) + "\n")
     return readme
+
+
+def write_digests(folder: Path) -> Path:
+    """Write SHA256SUMS, the digests of all files of a results folder: ``sha256sum --check SHA256SUMS`` tells which of
+    them is no more what was written."""
+    sums = folder / DIGESTS
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != sums)
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files
+    ]
+    write_whole(sums, "".join(lines))
+    return sums
 
 
 def own_figures(paper: Paper) -> list[str]:

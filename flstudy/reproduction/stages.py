@@ -12,7 +12,7 @@ from flstudy.config.shipped import config_folder, is_installed
 from flstudy.reporting.report import terminal
 from flstudy.reproduction.claims import read_claims, refuted, remarks
 from flstudy.reproduction.counterparts import write_overview
-from flstudy.reproduction.pages import write_pages, write_readme
+from flstudy.reproduction.pages import write_digests, write_pages, write_readme
 from flstudy.reproduction.plan import REMARKS, RESULTS, STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
 from flstudy.study import StudyFolder, load_study
 from flstudy.study.resuming import load_study_config
@@ -63,6 +63,7 @@ def reproduce(chosen: "ReproductionOptions") -> int:
     if results == paper.folder / RESULTS:  # the claims are about these pages
         write_remarks(paper, console)
     console.print(f"Results: {write_readme(paper, results)}", highlight=False)
+    write_digests(results)
     return 0
 
 

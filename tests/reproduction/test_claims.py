@@ -1,5 +1,6 @@
 """Claims about a paper's pages: each is carried by the measured values beside the page, and the page shows these."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ from flstudy.config import ConfigError
 from flstudy.config.errors import spelled
 from flstudy.reproduction.claims import FILE, Claim, read_claims, refuted, remarks
 from flstudy.reproduction.measured import SPREAD, MeasuredTrial, as_csv, read_measured
+from flstudy.reproduction.pages import DIGESTS, write_digests
 from flstudy.reproduction.plan import MEASURES, REMARKS, RESULTS, read_paper
 from flstudy.reproduction.values import format_values, measure_heading
 
 CONFIGS = Path(__file__).parents[2] / "tune_configs"
 PAPERS = sorted(path.parent.name for path in CONFIGS.glob(f"*/{FILE}"))
+FOLDERS = sorted(CONFIGS.glob(f"*/{RESULTS}"))
 PAGES = sorted(path.relative_to(CONFIGS) for path in CONFIGS.glob(f"*/{RESULTS}/*.csv"))
 
 
@@ -99,6 +102,20 @@ def test_a_number_that_no_page_has_is_refused(folder, numbers, sentence):
 def test_a_relation_of_a_name_that_is_no_number_is_refused(folder):
     with pytest.raises(ConfigError, match="'e' is no number of"):
         claim(folder, "a < e").faults()
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
+def test_no_result_is_changed_by_hand(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / RESULTS)
+    now = write_digests(copy).read_text()
+    assert now == (folder / DIGESTS).read_text(), (
+        "a result is changed, or flstudy reproduce PAPER --write has not been run"
+    )
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
+def test_the_first_page_has_the_remarks(folder):
+    assert (folder.parent / REMARKS).read_text().strip() in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", PAPERS)
