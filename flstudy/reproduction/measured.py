@@ -5,7 +5,7 @@ shown       the columns in which the trial speaks for its row, with a space betw
 study       stage or variant of the world
 trial       number in that study
 confirms    number of the trial that it trains again on new seeds, if it does
-settings    what the search chose, as JSON
+settings    what the search chose beside what names the row, as JSON
 rounds      rounds that it did
 objective   last value of the metric that chooses, mean over the seeds
 seed
@@ -60,7 +60,8 @@ def measured_trials(world: World, studies: Mapping[str, StudyResults]) -> list[M
             objective = results.value_of(trial)
             if math.isfinite(objective):
                 columns = tuple(column for column, chosen in shown.items() if (study, trial.number) in chosen)
-                chosen = {key: value for key, value in trial.overrides.items() if key not in ("algorithm", "seeds")}
+                named = {"algorithm", "seeds", *world.arms}
+                chosen = {key: value for key, value in trial.overrides.items() if key not in named}
                 by_seed = _by_seed(world.measures, results, trial)
                 row = row_of(world, study, trial)
                 origin = (study, trial.number, trial.confirms)
