@@ -287,6 +287,7 @@ def test_the_papers_plans_are_right(path):
     plan = read_paper(path.parent.name, CONFIGS)
     for stage in stages_of(plan):
         config = stage_config(plan, stage)
+        assert config.whole_study()["study"]["name"] == stage.study(plan)  # with which its study begins
         if stage.world.kind == "sessions":
             assert set(stage.world.sessions) <= set(range(2, len(config.session_rounds()) + 2))
             assert config.study.allocation == "equal"
