@@ -77,7 +77,7 @@ class Number:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class PageClaim:
     """Sentence that compares or counts, with its numbers and what must hold of them."""
 
     says: str
@@ -122,7 +122,7 @@ def _related(left: Number, operator: str, right: Number) -> bool:
     return low <= 0 <= high if operator == "~" else low > 0
 
 
-def read_claims(folder: Path) -> dict[str, list[str | Claim]]:
+def read_claims(folder: Path) -> dict[str, list[str | PageClaim]]:
     """Read the claims of a paper's folder with their data, by the part of the remarks that holds them.
 
     Raises:
@@ -132,7 +132,7 @@ def read_claims(folder: Path) -> dict[str, list[str | Claim]]:
     if not path.is_file():
         return {}
     pages: dict[str, list[MeasuredTrial]] = {}
-    parts: dict[str, list[str | Claim]] = {}
+    parts: dict[str, list[str | PageClaim]] = {}
     try:
         written = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
@@ -147,30 +147,30 @@ def read_claims(folder: Path) -> dict[str, list[str | Claim]]:
     return parts
 
 
-def _claim(folder: Path, written: Mapping[str, Any], pages: dict[str, list[MeasuredTrial]]) -> Claim:
+def _claim(folder: Path, written: Mapping[str, Any], pages: dict[str, list[MeasuredTrial]]) -> PageClaim:
     numbers = {}
     for name, (page, row, shown, measure, *statistic) in written["numbers"].items():
         if page not in pages:
             pages[page] = read_measured(folder / RESULTS / f"{page}.csv")
         numbers[name] = _number(pages[page], row, shown, measure, *statistic)
-    return Claim(says=" ".join(written["says"].split()), numbers=numbers, holds=tuple(written["holds"]))
+    return PageClaim(says=" ".join(written["says"].split()), numbers=numbers, holds=tuple(written["holds"]))
 
 
 def _number(trials: Sequence[MeasuredTrial], row: str, shown: str, measure: str, statistic: str = "mean") -> Number:
     """Return a number of a page.
 
     Raises:
-        ValueError: in one sentence, where the page has none of these names.
+        ConfigError: in one sentence, where the page has none of these names.
     """
     if statistic not in STATISTICS:
-        raise ValueError(f"unknown statistic {statistic!r}{nearest(statistic, list(STATISTICS))}")
+        raise ConfigError(f"unknown statistic {statistic!r}{nearest(statistic, list(STATISTICS))}")
     if measure not in MEASURES:
-        raise ValueError(f"unknown measure {measure!r}{nearest(measure, list(MEASURES))}")
+        raise ConfigError(f"unknown measure {measure!r}{nearest(measure, list(MEASURES))}")
     rows = {trial.row: trial for trial in trials if shown in trial.shown}
     searched = [trial for trial in trials if trial.row == row and trial.study == "tuned" and trial.confirms is None]
     scale, digits = scale_and_digits(MEASURES[measure])
     if row not in rows and not (shown == DRAWS and searched):
-        raise ValueError(f"the page has no row {row!r} under {shown!r}{nearest(row, list(rows))}")
+        raise ConfigError(f"the page has no row {row!r} under {shown!r}{nearest(row, list(rows))}")
     if statistic == "place":
         of_seeds = {name: list(trial.values(measure).values()) for name, trial in rows.items()}
         means = {name: float(np.mean(seeds)) for name, seeds in of_seeds.items() if seeds and np.isfinite(seeds).all()}
@@ -181,7 +181,7 @@ def _number(trials: Sequence[MeasuredTrial], row: str, shown: str, measure: str,
     else:
         values = {seed: scale * value for seed, value in rows[row].values(measure).items()}
     if not values:
-        raise ValueError(f"{row} has no {measure} under {shown!r}")
+        raise ConfigError(f"{row} has no {measure} under {shown!r}")
     return Number(
         values=values,
         statistic=statistic,
@@ -190,13 +190,13 @@ def _number(trials: Sequence[MeasuredTrial], row: str, shown: str, measure: str,
     )
 
 
-def refuted(parts: Mapping[str, Sequence[str | Claim]]) -> list[str]:
+def refuted(parts: Mapping[str, Sequence[str | PageClaim]]) -> list[str]:
     """Return a sentence for each claim that its data do not carry."""
-    claims = [sentence for sentences in parts.values() for sentence in sentences if isinstance(sentence, Claim)]
+    claims = [sentence for sentences in parts.values() for sentence in sentences if isinstance(sentence, PageClaim)]
     return [f"The data do not carry {str(claim)!r}: {'; '.join(claim.faults())}." for claim in claims if claim.faults()]
 
 
-def remarks(parts: Mapping[str, Sequence[str | Claim]]) -> str:
+def remarks_page(parts: Mapping[str, Sequence[str | PageClaim]]) -> str:
     """Return the Markdown of the claims, a paragraph for each part with its name in bold."""
     paragraphs = [f"**{part}.** {' '.join(map(str, sentences))}" for part, sentences in parts.items()]
     return "\n\n".join(["## What is different, and what that says", *paragraphs]) + "\n"

@@ -125,6 +125,7 @@ def ablation_figure(speakers: Sequence[Speaker], measures: Sequence[str]) -> Fig
         first = next(number for number in numbers[varied] if number > 0)
         if numbers[varied][-1] > LOGARITHMIC * first:
             axes.set_xscale("symlog", linthresh=first)
+            axes.set_xlim(left=numbers[varied][0] - first / 5)  # not the mirrored decades below 0
         axes.set_ylim(-2, 102)
         axes.set_title(METRICS[metric].title, fontsize=11, loc="left")
         finish(axes, xlabel=varied.rpartition(".")[2], ylabel="%")

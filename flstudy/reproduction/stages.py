@@ -10,7 +10,7 @@ from rich.console import Console
 from flstudy.config import Config, ConfigError, nearest
 from flstudy.config.shipped import config_folder, is_installed
 from flstudy.reporting.report import terminal
-from flstudy.reproduction.claims import read_claims, refuted, remarks
+from flstudy.reproduction.claims import read_claims, refuted, remarks_page
 from flstudy.reproduction.counterparts import write_overview
 from flstudy.reproduction.pages import write_digests, write_pages, write_readme
 from flstudy.reproduction.plan import REMARKS, RESULTS, STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
@@ -76,7 +76,7 @@ def _options_of_all_worlds(chosen: "ReproductionOptions") -> list[str]:
 def write_remarks(paper: Paper, console: Console) -> None:
     """Write the remarks of a paper with claims, and name the claims that its data do not carry any more."""
     if parts := read_claims(paper.folder):
-        write_whole(paper.folder / REMARKS, remarks(parts))
+        write_whole(paper.folder / REMARKS, remarks_page(parts))
         for sentence in refuted(parts):
             console.print(sentence, highlight=False, markup=False)
 

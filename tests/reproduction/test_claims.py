@@ -9,7 +9,7 @@ import yaml
 
 from flstudy.config import ConfigError
 from flstudy.config.errors import spelled
-from flstudy.reproduction.claims import FILE, Claim, read_claims, refuted, remarks
+from flstudy.reproduction.claims import FILE, PageClaim, read_claims, refuted, remarks_page
 from flstudy.reproduction.measured import SPREAD, MeasuredTrial, as_csv, read_measured
 from flstudy.reproduction.pages import DIGESTS, write_digests
 from flstudy.reproduction.plan import MEASURES, REMARKS, RESULTS, read_paper
@@ -76,11 +76,12 @@ def test_a_relation_holds_or_is_refuted(folder, relation, holds):
 
 
 def test_a_sentence_takes_its_numbers_from_the_data(folder):
-    said = "A reaches {a} % [{a:.0f}], C {c} ± {spread}; B is {place}th, the median of its draws {drawn_b}."
+    sentence = "A reaches {a} % [{a:.0f}], C {c} ± {spread}; B is {place}th, the median of its draws {drawn_b}."
     assert (
-        str(claim(folder, says=said)) == "A reaches 81.0 % [81], C 75.3 ± 17.9; B is 4th, the median of its draws 50.0."
+        str(claim(folder, says=sentence))
+        == "A reaches 81.0 % [81], C 75.3 ± 17.9; B is 4th, the median of its draws 50.0."
     )
-    assert remarks({"Part": ["Plain.", claim(folder)]}).endswith("**Part.** Plain. A reaches 81.0 %.\n")
+    assert remarks_page({"Part": ["Plain.", claim(folder)]}).endswith("**Part.** Plain. A reaches 81.0 %.\n")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_no_result_is_changed_by_hand(folder, tmp_path):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
-def test_the_first_page_has_the_remarks(folder):
+def test_the_first_page_has_the_remarks_page(folder):
     assert (folder.parent / REMARKS).read_text().strip() in (folder / "README.md").read_text()
 
 
@@ -122,7 +123,7 @@ def test_the_first_page_has_the_remarks(folder):
 def test_the_data_carry_every_claim(name):
     parts = read_claims(CONFIGS / name)
     assert refuted(parts) == []
-    assert (CONFIGS / name / REMARKS).read_text() == remarks(parts)
+    assert (CONFIGS / name / REMARKS).read_text() == remarks_page(parts)
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -131,7 +132,10 @@ def test_a_sentence_without_data_neither_counts_nor_compares(name):
     words = {"better", "worse", "best", "worst", "higher", "lower", "faster", "slower", "points", "%", "than"}
     for part, sentences in read_claims(CONFIGS / name).items():
         for sentence in sentences:
-            assert isinstance(sentence, Claim) or not words & set(sentence.replace(",", " ").split()), (part, sentence)
+            assert isinstance(sentence, PageClaim) or not words & set(sentence.replace(",", " ").split()), (
+                part,
+                sentence,
+            )
 
 
 def tables_of(page):
