@@ -8,9 +8,9 @@
             x ← x + η_g m / (√v' - d + τ)                                  line 21
 
 Laws: d ≡ 0 is FedAdam, or FedYogi with Yogi's moment.
-Differs: the paper asserts √v ≥ d, which is false when |Δ| exceeds about √(1 - β₂)/β₂; there the step would flip its
-sign, so the default keeps √v - d at no less than κ √v (``denominator: paper`` is the printed line). 0/0 in β₃ counts
-as 0, which leaves d = 0. β₁, β₂, τ and v's start are not published: Reddi et al.'s are used.
+Differs: 0/0 in β₃ counts as 0, which leaves d = 0. β₁, β₂, τ and v's start are not published: Reddi et al.'s are used.
+Not in the paper: it asserts √v ≥ d, which is false when |Δ| exceeds about √(1 - β₂)/β₂; there line 21 steps against m,
+or very far. ``clamp`` keeps √v - d at no less than that share of √v.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,13 @@ class Flash(FedOpt):
     """FLASH (Panchal et al. 2023): early-stopping devices and a drift-aware adaptive server."""
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
-    measures: ClassVar[tuple[str, ...]] = (*FedOpt.measures, "server/beta3", "server/clamped", "server/boost")
+    measures: ClassVar[tuple[str, ...]] = (
+        *FedOpt.measures,
+        "server/beta3",
+        "server/reversed",
+        "server/clamped",
+        "server/boost",
+    )
 
     gamma: float | None = hyper(0.04, "[0, 1e12]")
     """γ of the devices' early stopping; null trains all epochs. The paper: .03 to .05."""
@@ -53,10 +59,8 @@ class Flash(FedOpt):
     """β₂, decay of the second moment."""
     moment: Literal["adam", "yogi"] = "adam"
     """Line 18 as printed, or FedYogi's second moment, to which the text says that FLASH reduces."""
-    denominator: Literal["clamp", "paper"] = "clamp"
-    """√v - d as printed, or clamped from below at κ √v."""
-    kappa: float = hyper(0.1, "[0, 1]")
-    """κ of the clamp: the boost over the base optimizer is at most 1/κ."""
+    clamp: float | None = hyper(None, "[0, 1]")
+    """Share of √v below which √v - d does not fall in line 21; null is the line as printed. Not in the paper."""
     beta3_granularity: Literal["coordinate", "tensor"] = "coordinate"
     """β₃ for every coordinate (as the appendix sums), or with L2 norms over each named tensor."""
 
@@ -91,21 +95,24 @@ class Flash(FedOpt):
     def divisor(self, server: Server) -> Tensor:
         root = server.v.sqrt()
         gap = root - server.d
-        if self.denominator == "clamp":
-            gap = torch.maximum(gap, self.kappa * root)
+        if self.clamp is not None:
+            gap = torch.maximum(gap, self.clamp * root)
         return gap + self.tau
 
     def diagnostics(self, before: Server, after: Server, inbox: Inbox) -> dict[str, Tensor]:
-        """Add the mean of β₃, the share of coordinates that the clamp holds, and the boost, numbers [] each.
+        """Add the mean of β₃, the shares of coordinates that step against m and that the clamp holds, and the boost,
+        numbers [] each.
 
         The boost is how many times as long the step is as it would be with d = 0. The mean effective rate may hide it:
         that rate weighs all coordinates alike, the step's length those that move.
         """
-        root = after.v.sqrt()
+        root, divisor = after.v.sqrt(), self.divisor(after)
+        held = torch.zeros_like(root) if self.clamp is None else (root - after.d < self.clamp * root).to(root.dtype)
         still = (after.m / (root + self.tau)).norm()
         return {
             **super().diagnostics(before, after, inbox),
             "beta3": after.beta3.mean(),
-            "clamped": (root - after.d < self.kappa * root).to(root.dtype).mean(),
-            "boost": torch.where(still > 0, (after.m / self.divisor(after)).norm() / still, 1.0),
+            "reversed": (divisor < 0).to(root.dtype).mean(),
+            "clamped": held.mean(),
+            "boost": torch.where(still > 0, (after.m / divisor).norm() / still, 1.0),
         }

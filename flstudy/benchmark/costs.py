@@ -7,11 +7,12 @@ states of its devices' optimizers are counted.
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flstudy.config.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
+    from flstudy.algorithms import Algorithm, Job, Layout
     from flstudy.config import Config
     from flstudy.federation import Record
     from flstudy.reporting.tables import Cells
@@ -24,7 +25,7 @@ class RoundCost(NamedTuple):
     up: float  # numbers that it sends, in the same unit
     memory: int  # bytes of its optimizer's state, in single precision
     n: int
-    gradients: float  # minibatch gradients, including those of a survey
+    gradients: float  # minibatch gradients, including those of a survey and those that only correct others
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 def round_cost(config: "Config", name: str) -> RoundCost:
     """Return the cost of one round of a method in a config's world, with the values that the config's presets give
     it."""
+    from flstudy import pytree
     from flstudy.algorithms.parts.algorithm import device_memory
     from flstudy.config import StopRun
 
@@ -69,12 +71,37 @@ def round_cost(config: "Config", name: str) -> RoundCost:
     assert coordinator.last is not None
     jobs = coordinator.last.cohort.jobs
     devices = len(set(jobs.client[0].tolist()))
+    server, job = (
+        pytree.tree_map(lambda leaf: leaf[0], coordinator.server),
+        pytree.tree_map(lambda leaf: leaf[0, 0], jobs),
+    )
     metrics, size = records[0].metrics, devices * layout.n * coordinator.server.x.element_size()
-    gradients = metrics["fit/steps"][0] * algorithm.jobs_per_device
+    client = algorithm.client_init(algorithm.global_models(server)[0])
+    steps = metrics["fit/steps"][0] * algorithm.jobs_per_device
+    gradients = steps * gradients_per_step(algorithm, server, client, job, layout)
     if algorithm.asks == "gradient":
         gradients += float(jobs.per_epoch[0].double().mean())
     down, up = (metrics[f"traffic/{way}_bytes"][0] / size for way in ("down", "up"))
     return RoundCost(down, up, device_memory(algorithm, layout), layout.n, gradients)
+
+
+def gradients_per_step(algorithm: "Algorithm", server: Any, client: Any, job: "Job", layout: "Layout") -> int:
+    """Return how many minibatch gradients a local step takes: two where it corrects one by another, as Mime's."""
+    import torch
+
+    from flstudy.algorithms import Batch
+
+    calls = 0
+
+    def gradient(y: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        nonlocal calls
+        calls += 1
+        return torch.zeros_like(y), y.new_zeros(())
+
+    msg = algorithm.broadcast(server, job)
+    batch = Batch(torch.zeros(1), torch.zeros(1))
+    algorithm.local_step(algorithm.local_start(msg, client, layout), batch, gradient, msg, client)
+    return calls
 
 
 def costs_table(round_costs: dict[str, RoundCost]) -> "Cells":

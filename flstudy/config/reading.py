@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -193,6 +194,14 @@ def dotted(values: Mapping[str, Any], at: str = "") -> dict[str, Any]:
 
 def arguments(overrides: Mapping[str, Any]) -> list[str]:
     """Return the overrides as options, a class before its own parameters."""
+    outer_first = {key: overrides[key] for key in sorted(overrides, key=lambda key: key.count("."))}
     return [
-        f"--{key}={spelled(value)}" for key, value in sorted(overrides.items(), key=lambda item: item[0].count("."))
+        f"--{key}={in_a_line(value) if isinstance(value, dict | list) else spelled(value)}"
+        for key, value in outer_first.items()
     ]
+
+
+def in_a_line(value: Any) -> str:
+    """Return a plain value as YAML in one line."""
+    written = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True, sort_keys=False)
+    return str(written).removesuffix("...\n").strip()

@@ -29,6 +29,10 @@ def find_config(name: str) -> str:
     return next((str(path) for path in named if path.is_file()), name)
 
 
+NO_STUDIES = ("reproduction", "claims")
+"""Names of a paper's files that are no configs: its plan and what its pages claim."""
+
+
 def configs() -> list[Path]:
-    """Return the study configs, without the papers' plans."""
-    return sorted(path for path in config_folder().rglob("*.yaml") if path.name != "reproduction.yaml")
+    """Return the study configs, without the papers' plans and claims."""
+    return sorted(path for path in config_folder().rglob("*.yaml") if path.stem not in NO_STUDIES)

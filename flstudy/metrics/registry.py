@@ -44,7 +44,7 @@ class Metric:
     title: str
     """Heading of a column or an axis, without its unit."""
     unit: str
-    """``fraction`` (shown in percent), ``bytes``, ``bits``, ``s``, ``J``, ``rounds``, or empty for plain numbers."""
+    """``fraction`` (shown in percent), ``bytes``, ``bits``, ``s``, ``J``, ``rounds``, ``epochs``; empty: a number."""
     better: Better
     """Direction that is better; None: neither."""
     sentence: str
@@ -162,6 +162,11 @@ METRICS: dict[str, Metric] = {
             ("time/total_s", "All rounds", "s", "min", "Time of all rounds, evaluations not included."),
         ),
         *_rows(
+            "run",
+            ("drift",),
+            ("fit/drift_epochs", "Local epochs after the drift", "epochs", "min", "Epochs of a job, mean over rounds."),
+        ),
+        *_rows(
             "round",
             ("wireless",),
             ("wireless/latency_s", "Latency", "s", "min", "Time of the slowest device in the radio cell."),
@@ -201,7 +206,8 @@ METRICS: dict[str, Metric] = {
             ("server/effective_lr", "Effective learning rate", "", None, "η_g, or the mean of η_g over the divisor."),
             ("server/gradient_disparity", "Gradient disparity", "", None, "‖Δ² - v‖ (FLASH, Fig. 2)."),
             ("server/beta3", "Mean β₃", "", None, "FLASH's β₃, mean over coordinates."),
-            ("server/clamped", "Clamped", FRACTION, None, "Share of coordinates whose divisor FLASH's κ holds."),
+            ("server/reversed", "Reversed", FRACTION, None, "Share of coordinates that step against FLASH's momentum."),
+            ("server/clamped", "Clamped", FRACTION, None, "Share of coordinates whose divisor FLASH's clamp holds."),
             ("server/boost", "Boost", "", None, "How many times as long FLASH's step is as without the drift term d."),
             ("server/models", "Models", "", None, "Global models in use."),
             ("server/lr_scale", "Scale of η_ℓ", "", None, "Factor by which the server multiplies the devices' η_ℓ."),

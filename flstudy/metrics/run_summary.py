@@ -40,6 +40,7 @@ class RunSummary:
         self._curves: dict[str, dict[int, Sequence[float]]] = {name: {} for name in CURVES}
         self._sums: dict[str, dict[int, np.ndarray]] = {name: {} for name in ("traffic/bits", *SUMMED)}
         self._watched: dict[str, dict[int, Sequence[float]]] = {name: {} for name in WATCHED}
+        self._epochs: dict[int, Sequence[float]] = {}  # from the first drift on
 
     def add(self, round: int, metrics: Mapping[str, Sequence[float]]) -> None:
         """Add a round (from 1), a value per replica; a round added again replaces its earlier self."""
@@ -49,6 +50,8 @@ class RunSummary:
         for name, values in self._watched.items():
             if name in metrics:
                 values[round] = metrics[name]
+        if self.drifts and round >= min(self.drifts) and "fit/epochs" in metrics:
+            self._epochs[round] = metrics["fit/epochs"]
         down, up = metrics.get("traffic/down_bytes"), metrics.get("traffic/up_bytes")
         if down is not None and up is not None:
             self._sums["traffic/bits"][round] = 8 * (np.asarray(down, float) + np.asarray(up, float))
@@ -66,10 +69,11 @@ class RunSummary:
         where it never came. All are missing where nothing drifts. ``valid/initial_accuracy`` and
         ``test/initial_accuracy``: of the ten rounds with which a session begins (`initial_accuracy`), the mean over all
         sessions but the first; missing where there are no more. ``valid/mean_accuracy`` and ``test/mean_accuracy``: of
-        all evaluations, what Master-FL's Table II calls average accuracy across T rounds. ``traffic/bits``: down and
-        up, all devices. ``time/total_s``: seconds of rounds, evaluations not included. ``wireless/total_s`` and
-        ``energy/joules``: of the devices in their radio cell, where there is one. ``detector/…``: detections and
-        restarts of a controller that makes any (`regret.noticed`).
+        all evaluations, what Master-FL's Table II calls average accuracy across T rounds. ``fit/drift_epochs``: epochs
+        of a job from the first drift on. ``traffic/bits``: down and up, all devices. ``time/total_s``: seconds of
+        rounds, evaluations not included. ``wireless/total_s`` and ``energy/joules``: of the devices in their radio
+        cell, where there is one. ``detector/…``: detections and restarts of a controller that makes any
+        (`regret.noticed`).
         """
         summary = {name: np.sum(list(parts.values()), axis=0).tolist() for name, parts in self._sums.items() if parts}
         for prefix, curve in self._curves.items():
@@ -88,6 +92,8 @@ class RunSummary:
             if evaluated and len(evaluated) == len(self.sessions):
                 starts = [initial_accuracy(rounds, accuracy, first, last + 1) for first, last in evaluated]
                 summary[f"{prefix}initial_accuracy"] = np.mean(starts, axis=0).tolist()
+        if self._epochs:
+            summary["fit/drift_epochs"] = np.mean(list(self._epochs.values()), axis=0).tolist()
         if all(self._watched.values()):
             curves = [np.asarray([values[r] for r in sorted(values)]).T for values in self._watched.values()]
             figures = noticed(curves[0], curves[1], self.drifts)

@@ -30,9 +30,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WIDTH, DPI = 9.0, 180
-PAGE_DPI = 120  # for pictures that are committed with a page
+PAGE_DPI = 90  # for pictures that are committed with a page
 GREY, GRID = "#444444", "#d9d9d9"
-PALETTE = 128  # colours of a PNG
+PALETTE = 64  # colours of a PNG
 PANEL = "Darker: the standard error of that mean, which is of a panel of devices."
 SHORT = 12  # largest number of characters of names of which six fit into a row
 

@@ -10,4 +10,4 @@ def main(arguments: Sequence[str]) -> int:
     options = reproduction_options(arguments)
     from flstudy.reproduction.stages import reproduce  # seconds of imports
 
-    return reproduce(options, arguments)
+    return reproduce(options)

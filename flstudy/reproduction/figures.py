@@ -1,16 +1,19 @@
-"""Figures of FLASH (Panchal et al. 2023): curves by kind of method, and a server at a drift; curves of variants."""
+"""Figures of FLASH (Panchal et al. 2023): curves by kind of method, and a server at a drift; curves of variants, and of
+what an ablation varies."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flstudy.metrics.registry import METRICS
+from flstudy.metrics.registry import METRICS, is_fraction
 from flstudy.reporting.looks import looks_of
 from flstudy.reporting.multiples import Line, line_figure
 from flstudy.reporting.ranking import rank
 from flstudy.reporting.style import draw_mean, finish, legend_above, mark_events, new_panels
-from flstudy.reproduction.values import Speaker
+from flstudy.reproduction.plan import MEASURES
+from flstudy.reproduction.values import Speaker, row_name
 from flstudy.study import StudyResults
 
 GROUPS = {  # of FLASH, sec. 5.1
@@ -19,9 +22,11 @@ GROUPS = {  # of FLASH, sec. 5.1
     "Drift correction": ("Scaffold", "FedDyn", "FedDC"),
     "Drift adaptation": ("AdaptiveFedAvg", "FedDriftEager", "FedDrift"),
 }
-EVERYWHERE = ("Flash", "Oracle")  # in the panel of each group, for comparison
-WATCHED = ("FedYogi", "Flash")
+EVERYWHERE = ("Flash", "Flash-clamped", "Oracle")  # in the panel of each group, for comparison
+WATCHED = ("FedYogi", "Flash", "Flash-clamped")
 ALARMS = ("server/effective_lr", "server/gradient_disparity", "fit/epochs")
+LEAST_NUMBERS = 3  # of a key that an ablation's figure has along its axis
+LOGARITHMIC = 20  # ratio of its largest number to its smallest above which the axis is logarithmic
 
 
 def finish_accuracy(axes: Axes, title: str) -> None:
@@ -54,20 +59,22 @@ def grouped_curves(results: StudyResults, title: str) -> Figure | None:
 
 
 def alarm_figure(results: StudyResults) -> Figure | None:
-    """Return figures 1, 2 and 4: metrics of FedYogi's and Flash's servers and devices at a drift, means over seeds."""
-    trials = {best.trial.algorithm: best.reported_trial for best in results.best if best.trial.algorithm in WATCHED}
-    if len(trials) < len(WATCHED):
+    """Return figures 1, 2 and 4: metrics of FedYogi's and Flash's servers and devices at a drift, means over seeds.
+    None where neither of them did all its rounds."""
+    best = {row.trial.algorithm: row.reported_trial for row in results.best}
+    trials = {name: best[name] for name in WATCHED if name in best}
+    if not trials:
         return None
     figure, panels = new_panels(len(ALARMS), len(ALARMS), 3.4)
     for axes, metric in zip(panels, ALARMS, strict=True):
-        for name, look in looks_of(WATCHED).items():
+        for name, look in looks_of(trials).items():
             draw_mean(axes, *results.curve(trials[name], metric), look, name)
         mark_events(axes, results.events)
         axes.set_title(METRICS[metric].title, fontsize=11, loc="left")
         if metric == "server/gradient_disparity":
             axes.set_yscale("log")
         finish(axes, xlabel="Round")
-    legend_above(figure, panels, WATCHED)
+    legend_above(figure, panels, list(trials))
     return figure
 
 
@@ -89,3 +96,45 @@ def variant_curves(title: str, rows: Mapping[str, Speaker]) -> Figure | None:
     )
     figure.axes[0].set_ylim(-2, 102)
     return figure
+
+
+def ablation_figure(speakers: Sequence[Speaker], measures: Sequence[str]) -> Figure | None:
+    """Return the figure of each share among the measures, in percent, by the key with the most numbers; a line for each
+    combination of the other keys, and a level one for a trial without a number. None where no key has three."""
+    keys = dict.fromkeys(key for speaker in speakers for key in speaker.trial.overrides)
+    numbers = {key: sorted({n for s in speakers if (n := _number(s, key)) is not None}) for key in keys}
+    varied = max(keys, key=lambda key: len(numbers[key]), default="")
+    shares = [MEASURES[measure] for measure in measures if is_fraction(MEASURES[measure])]
+    if not shares or len(numbers[varied]) < LEAST_NUMBERS:
+        return None
+    lines: dict[str, list[Speaker]] = {}
+    for speaker in speakers:
+        others = {key: value for key, value in speaker.trial.overrides.items() if key != varied}
+        lines.setdefault(row_name(others), []).append(speaker)
+    looks = looks_of(lines)
+    figure, panels = new_panels(len(shares), 2, 3.4, 0.4)
+    for axes, metric in zip(panels, shares, strict=True):
+        for name, row in lines.items():
+            points = {number: s.last(metric) for s in row if (number := _number(s, varied)) is not None}
+            x = np.array(sorted(points))
+            draw_mean(axes, x, 100 * np.stack([points[n] for n in x], axis=1), looks[name], name, band=True, marker="o")
+            for speaker in [speaker for speaker in row if _number(speaker, varied) is None]:
+                level = row_name({varied: speaker.trial.overrides[varied]})
+                label, mean = ", ".join(filter(None, (name, level))), 100 * float(speaker.last(metric).mean())
+                axes.axhline(mean, color=looks[name].colour, linestyle=(0, (1, 2)), linewidth=1.2, label=label)
+        first = next(number for number in numbers[varied] if number > 0)
+        if numbers[varied][-1] > LOGARITHMIC * first:
+            axes.set_xscale("symlog", linthresh=first)
+            axes.set_xlim(left=numbers[varied][0] - first / 5)  # not the mirrored decades below 0
+        axes.set_ylim(-2, 102)
+        axes.set_title(METRICS[metric].title, fontsize=11, loc="left")
+        finish(axes, xlabel=varied.rpartition(".")[2], ylabel="%")
+    labels = dict.fromkeys(label for axes in panels for label in axes.get_legend_handles_labels()[1])
+    legend_above(figure, panels, labels, below=True)
+    return figure
+
+
+def _number(speaker: Speaker, key: str) -> float | None:
+    """Return the number that a trial has for a key; None where it has another value."""
+    value = speaker.trial.overrides.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

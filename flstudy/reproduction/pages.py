@@ -1,8 +1,10 @@
 """Pages of a reproduction: a Markdown page with figures for each world, its results beside the published ones."""
 
 import datetime
+import hashlib
 import platform
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from flstudy.benchmark.command import cpu
+from flstudy.config.errors import spelled
 from flstudy.reporting.ranking import Findings
 from flstudy.reporting.sections.cost import trial_cost
 from flstudy.reporting.sections.restarts import NamedRun, loss_figure
@@ -18,7 +21,8 @@ from flstudy.reporting.sections.traffic import traffic_cells, traffic_figure, tr
 from flstudy.reporting.style import PAGE_DPI, to_png
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.reproduction.crossed import crossed_parts
-from flstudy.reproduction.figures import alarm_figure, grouped_curves, variant_curves
+from flstudy.reproduction.figures import ablation_figure, alarm_figure, grouped_curves, variant_curves
+from flstudy.reproduction.measured import WITH_VALUES, as_csv, measured_trials
 from flstudy.reproduction.plan import MEASURES, Paper, PublishedValue, World
 from flstudy.reproduction.sessions import session_parts
 from flstudy.reproduction.sweeps import sweep_parts
@@ -38,21 +42,26 @@ from flstudy.reproduction.values import (
 from flstudy.study import StudyFolder, StudyResults, load_study
 from flstudy.whole_file import write_whole
 
+DIGESTS = "SHA256SUMS"
+"""Name of the file with the digests of a results folder."""
 Studies = Mapping[str, StudyResults]
 """Studies of a world that exist, by stage."""
 
 
-def write_pages(paper: Paper, studies: Mapping[tuple[str, str], StudyFolder], folder: Path, command: str) -> Path:
-    """Write a page for each world with a study (by the names of world and stage), README.md with links to all existing
-    pages, and figures into ``folder``, and return README.md's path. Pages of other worlds stay as they are."""
+def write_pages(
+    paper: Paper, studies: Mapping[tuple[str, str], StudyFolder], folder: Path, options: Sequence[str] = ()
+) -> None:
+    """Write a page for each world with a study (by the names of world and stage), its figures and its measured values
+    into ``folder``. Pages of other worlds stay as they are. ``options`` belong to the command that makes a page."""
     folder.mkdir(parents=True, exist_ok=True)
     pages = {world: folder / f"{world.name}.md" for world in paper.worlds}
     loaded = {key: load_study(study) for key, study in studies.items()}
     for world, page in pages.items():
         by_stage = {stage: results for (name, stage), results in loaded.items() if name == world.name}
         if by_stage:
-            write_whole(page, world_page(paper, world, by_stage, folder, command))
-    return write_readme(paper, folder)
+            write_whole(page, world_page(paper, world, by_stage, folder, options))
+            if world.kind in WITH_VALUES:
+                write_whole(page.with_suffix(".csv"), as_csv(measured_trials(world, by_stage), world.measures))
 
 
 def write_readme(paper: Paper, folder: Path) -> Path:
@@ -67,6 +76,18 @@ def write_readme(paper: Paper, folder: Path) -> Path:
     return readme
 
 
+def write_digests(folder: Path) -> Path:
+    """Write SHA256SUMS, the digests of all files of a results folder: ``sha256sum --check SHA256SUMS`` tells which of
+    them is no more what was written."""
+    sums = folder / DIGESTS
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != sums)
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files
+    ]
+    write_whole(sums, "".join(lines))
+    return sums
+
+
 def own_figures(paper: Paper) -> list[str]:
     """Return the Markdown that lists impossible published figures, by world and measure."""
     tables: dict[tuple[str, str], dict[str, PublishedValue]] = {}
@@ -77,8 +98,9 @@ def own_figures(paper: Paper) -> list[str]:
     return ["## The paper's own figures", "\n".join(lines)] if lines else []
 
 
-def world_page(paper: Paper, world: World, studies: Studies, folder: Path, command: str) -> str:
+def world_page(paper: Paper, world: World, studies: Studies, folder: Path, options: Sequence[str] = ()) -> str:
     """Return the page of a world as Markdown; its figures are written to ``folder``."""
+    command = shlex.join(["flstudy", "reproduce", paper.name, "--worlds", world.name, *options])
     parts = [f"# {world.title}", *made_by(world, studies, command), *([paper.note] if paper.note else [])]
     if world.kind == "sessions":
         parts += session_parts(paper, world, studies, folder)
@@ -87,7 +109,7 @@ def world_page(paper: Paper, world: World, studies: Studies, folder: Path, comma
     elif world.kind == "crossed":
         parts += crossed_parts(world, studies, folder)
     elif world.kind == "ablation":
-        parts.append(ablation_table(world, studies))
+        parts += ablation_parts(world, studies, folder)
     elif world.kind == "sweep":
         parts += sweep_parts(world, studies["tuned"], folder)
     else:
@@ -225,23 +247,24 @@ def images(drawn: Mapping[str, Figure | None], title: str, stem: Path) -> list[s
     return parts
 
 
-def ablation_table(world: World, studies: Studies) -> str:
-    """Return the table of an ablation as Markdown, with a row for each trial that did all rounds."""
+def ablation_parts(world: World, studies: Studies, folder: Path) -> list[str]:
+    """Return the Markdown of an ablation: its table, with a row for each trial that did all rounds, and its figure."""
     results = next(iter(studies.values()))
     keys = list(dict.fromkeys(key for trial in results.searched for key in trial.overrides))
     trials = [trial for trial in results.searched if results.eligible(trial)]
-    trials.sort(key=lambda trial: [_numbers_first(trial.overrides.get(key)) for key in keys])
-    columns = {key.rpartition(".")[2]: [str(trial.overrides.get(key)) for trial in trials] for key in keys}
+    trials.sort(key=lambda trial: [_by_size(trial.overrides.get(key)) for key in keys])
+    columns = {key.rpartition(".")[2]: [spelled(trial.overrides.get(key)) for trial in trials] for key in keys}
+    speaking = [Speaker(results, trial, np.nan) for trial in trials]
     for measure in world.measures:
-        speaking = [Speaker(results, trial, np.nan) for trial in trials]
         columns[measure_heading(measure)] = [format_measured(speaker, MEASURES[measure]) for speaker in speaking]
-    return Cells.from_columns("Every trial", columns, ()).markdown()
+    table = Cells.from_columns("Every trial", columns, ()).markdown()
+    return [table, *images({"ablation": ablation_figure(speaking, world.measures)}, world.title, folder / world.name)]
 
 
-def _numbers_first(value: Any) -> tuple[bool, float, str]:
-    """Sort key that puts numbers by size before names."""
+def _by_size(value: Any) -> tuple[bool, bool, float, str]:
+    """Sort key that puts null first, then numbers by size, then names."""
     number = isinstance(value, int | float)
-    return not number, float(value) if number else 0.0, str(value)
+    return value is not None, not number, float(value) if number else 0.0, str(value)
 
 
 def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ tune_configs/PAPER/reproduction.yaml   the worlds, in the order in which they ar
                                        the key of a hyper-parameter, whose value the world's preset has
                    counterparts.csv    the counterpart of each of its tables and figures (``counterparts``)
                    differences.md      remarks of the authors of the reproduction, optional
+                   claims.yaml         where it is there, what differences.md is made of (``claims``)
                    *.yaml              the studies
 """
 
@@ -30,6 +31,8 @@ MEASURES = {  # name in published.csv -> metric
     "initial": "test/initial_accuracy",
     "mean": "test/mean_accuracy",
     "regret": "regret/dynamic",
+    "epochs": "fit/drift_epochs",
+    "loss": "test/loss",
     "bits": "traffic/bits",
     "joules": "energy/joules",
     "epsilon": "privacy/epsilon",
@@ -45,6 +48,8 @@ VARIED = ("sessions", "variants", "crossed")  # kinds with a study for each vari
 STAGES = ("preset", "tuned")
 RESULTS = "results"
 """Folder of a paper's pages, beside its configs."""
+REMARKS = "differences.md"
+"""Name of a paper's remarks, beside its configs."""
 
 
 class PublishedValue(NamedTuple):
@@ -114,7 +119,7 @@ class Paper:
     @property
     def differences(self) -> str:
         """Remarks written by hand in differences.md; '' without the file."""
-        path = self.folder / "differences.md"
+        path = self.folder / REMARKS
         return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
 
 

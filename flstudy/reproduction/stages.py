@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from flstudy.config import Config, ConfigError, nearest
-from flstudy.config.shipped import is_installed
+from flstudy.config.shipped import config_folder, is_installed
 from flstudy.reporting.report import terminal
+from flstudy.reproduction.claims import read_claims, refuted, remarks_page
 from flstudy.reproduction.counterparts import write_overview
-from flstudy.reproduction.pages import write_pages, write_readme
-from flstudy.reproduction.plan import RESULTS, STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
+from flstudy.reproduction.pages import write_digests, write_pages, write_readme
+from flstudy.reproduction.plan import REMARKS, RESULTS, STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
 from flstudy.study import StudyFolder, load_study
 from flstudy.study.resuming import load_study_config
 from flstudy.study.working_copy import home_of
 from flstudy.tuning.driver import run_study
+from flstudy.whole_file import write_whole
 
 if TYPE_CHECKING:
     from flstudy.reproduction.options import ReproductionOptions
 
 
-def reproduce(chosen: "ReproductionOptions", arguments: Sequence[str]) -> int:
+def reproduce(chosen: "ReproductionOptions") -> int:
     """Check all configs, run the studies that are missing or unfinished, and write the pages.
-
-    Args:
-        chosen: the parsed options.
-        arguments: the arguments as they were typed, for the page.
 
     Raises:
         ConfigError: for an unknown paper, world or stage, a wrong config, or a study without a finished trial.
@@ -58,15 +56,29 @@ def reproduce(chosen: "ReproductionOptions", arguments: Sequence[str]) -> int:
         if folder.trials.is_file():
             folders[stage.world.name, stage.name] = folder
     results = chosen.out or results_folder(paper)
-    if not folders and (results / "README.md").is_file():  # the studies are on another machine
-        console.print(f"Results: {write_readme(paper, results)}", highlight=False)
-        return 0
-    if not folders:
+    if folders:
+        write_pages(paper, folders, results, _options_of_all_worlds(chosen))
+    elif not (results / "README.md").is_file():  # nor are the pages of studies on another machine
         raise ConfigError(f"no study of {paper.name} is there yet: leave out --write")
-    command = f"flstudy reproduce {shlex.join(argument for argument in arguments if argument != '--write')}"
-    page = write_pages(paper, folders, results, command)
-    console.print(f"Results: {page}", highlight=False)
+    if results == paper.folder / RESULTS:  # the claims are about these pages
+        write_remarks(paper, console)
+    console.print(f"Results: {write_readme(paper, results)}", highlight=False)
+    write_digests(results)
     return 0
+
+
+def _options_of_all_worlds(chosen: "ReproductionOptions") -> list[str]:
+    """Return the options that the command of every page needs."""
+    configs = [] if chosen.configs == config_folder() else ["--configs", str(chosen.configs)]
+    return [*configs, *(["--options", chosen.options] if chosen.options else [])]
+
+
+def write_remarks(paper: Paper, console: Console) -> None:
+    """Write the remarks of a paper with claims, and name the claims that its data do not carry any more."""
+    if parts := read_claims(paper.folder):
+        write_whole(paper.folder / REMARKS, remarks_page(parts))
+        for sentence in refuted(parts):
+            console.print(sentence, highlight=False, markup=False)
 
 
 def results_folder(paper: Paper) -> Path:

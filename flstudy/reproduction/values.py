@@ -1,11 +1,12 @@
 """Best trials of a reproduction's studies, and their values beside the paper's."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import norm, spearmanr
 
+from flstudy.config.errors import spelled
 from flstudy.metrics.registry import METRICS, is_fraction, judged_by
 from flstudy.reporting.ranking import Floats
 from flstudy.reporting.sections.comparison import last_values
@@ -18,14 +19,20 @@ ROUNDING = 2e-4  # tolerance for the rounding of published figures
 
 
 class ShownUnit(NamedTuple):
-    """Unit in which values are shown that are too large in their own, or too small for whole numbers."""
+    """Unit in which values of a unit or metric are shown that are too large in their own, or too small for whole
+    numbers."""
 
     heading: str
     scale: float
     digits: int
 
 
-SHOWN_UNITS = {"bits": ShownUnit(", Gbit", 1e-9, 2), "J": ShownUnit(", J", 1.0, 3)}
+SHOWN_UNITS = {
+    "bits": ShownUnit(", Gbit", 1e-9, 2),
+    "J": ShownUnit(", J", 1.0, 3),
+    "epochs": ShownUnit("", 1.0, 2),
+    "test/loss": ShownUnit("", 1.0, 4),
+}
 
 
 class Correlation(NamedTuple):
@@ -118,8 +125,13 @@ def means_of(speaking: Mapping[str, Speaker], names: Sequence[str], metric: str)
 
 
 def places_by(measured: Mapping[str, float]) -> dict[str, int]:
-    """Return the place of each name by its value, 1 for the highest."""
-    return {name: place for place, name in enumerate(sorted(measured, key=lambda n: -measured[n]), start=1)}
+    """Return the place of each name by its value, 1 for the highest; equal values share a place."""
+    return {name: 1 + sum(other > value for other in measured.values()) for name, value in measured.items()}
+
+
+def row_name(settings: Mapping[str, Any]) -> str:
+    """Return the name of a trial's row by the keys that an ablation varies: ``clamp null, epochs 3``."""
+    return ", ".join(f"{key.rpartition('.')[2]} {spelled(value)}" for key, value in settings.items())
 
 
 def tuned_table(headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Speaker]]) -> str:
@@ -137,15 +149,20 @@ def tuned_table(headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], S
 def measure_heading(measure: str) -> str:
     """Return the heading of a measure's column."""
     metric = MEASURES[measure]
-    unit = SHOWN_UNITS[METRICS[metric].unit].heading if METRICS[metric].unit in SHOWN_UNITS else percent_sign(metric)
-    return METRICS[metric].title + unit
+    unit = shown_unit(metric)
+    return METRICS[metric].title + (percent_sign(metric) if unit is None else unit.heading)
+
+
+def shown_unit(metric: str) -> ShownUnit | None:
+    """Return the unit in which a metric is shown that is neither a share nor a whole number; None for these."""
+    return SHOWN_UNITS.get(metric, SHOWN_UNITS.get(METRICS[metric].unit))
 
 
 def scale_and_digits(metric: str) -> tuple[float, int]:
     """Return the factor by which a value is multiplied to be shown, and its number of decimals."""
     if is_fraction(metric):
         return 100, 2
-    unit = SHOWN_UNITS.get(METRICS[metric].unit)
+    unit = shown_unit(metric)
     return (1, 0) if unit is None else (unit.scale, unit.digits)
 
 
@@ -161,9 +178,15 @@ def format_published(figure: PublishedValue | None, metric: str) -> str:
 
 def format_measured(speaker: Speaker | None, metric: str) -> str:
     """Format our value of a metric."""
-    values = np.empty(0) if speaker is None else speaker.last(metric)
+    if speaker is None:
+        return NOTHING
+    return format_values(speaker.last(metric), speaker.last(f"{metric}_spread"), metric)
+
+
+def format_values(values: Floats, spread: Floats, metric: str) -> str:
+    """Format the values [S] of a metric and their standard deviations [S] over devices; both may be empty."""
     finite = values[np.isfinite(values)]
-    if speaker is None or not values.size:
+    if not values.size:
         return NOTHING
     if not finite.size:
         return "never" if METRICS[metric].unit == "rounds" else NOTHING
@@ -173,5 +196,4 @@ def format_measured(speaker: Speaker | None, metric: str) -> str:
         text += f" ± {scale * finite.std(ddof=1):.{digits}f}"
     if finite.size < values.size:
         text += f" [{finite.size} of {values.size} seeds]"
-    devices = speaker.last(f"{metric}_spread")
-    return text + (f" ({scale * devices.mean():.1f})" if devices.size else "")
+    return text + (f" ({scale * spread.mean():.1f})" if spread.size else "")

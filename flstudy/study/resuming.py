@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from flstudy.config import ConfigError, load
-from flstudy.config.reading import ARMS, content_of
+from flstudy.config.reading import ARMS, content_of, in_a_line
 from flstudy.study.consent import require_consent
 from flstudy.study.folder import StudyFolder
 
@@ -39,8 +37,8 @@ def check_changes(folder: StudyFolder, changes: Mapping[str, Any], what: str) ->
     """
     for key, value in changes.items():
         if key not in CHANGEABLE and not key.startswith(f"{ARMS}."):
-            written = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
-            command = ["flstudy", "tune", str(folder.config), f"--{key}", written, "--import-from", folder.name_or_uri]
+            command = ["flstudy", "tune", str(folder.config), f"--{key}", in_a_line(value)]
+            command += ["--import-from", folder.name_or_uri]
             raise ConfigError(
                 f"{what}: a study goes on as it began; {key} cannot change: begin another one, which takes over the "
                 "trials that are the same",

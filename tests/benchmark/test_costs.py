@@ -11,6 +11,8 @@ from flstudy.benchmark.costs import costs_table, main, round_cost
 from flstudy.config.config import load
 from flstudy.tasks import Cnn
 
+from ..worlds import shipped
+
 QUICK = Path(__file__).parents[2] / "tune_configs" / "quick.yaml"
 TABLE_2 = {  # communication in units of d, and memory of the device's optimizer where it is exact
     "FedAvg": (2, 0),
@@ -32,8 +34,18 @@ def test_costs_are_those_of_table_2(name):
         assert cost.memory == memory * 4 * cost.n
     else:
         assert 0 < cost.memory < 0.1 * 4 * cost.n  # the lengths of the axes, and vectors in full
-    plain = round_cost(load(QUICK, command="tune"), "FedAvg").gradients
-    assert cost.gradients == plain if "Mime" not in name else cost.gradients > plain
+    steps = round_cost(load(QUICK, command="tune"), "FedAvg").gradients
+    survey = round_cost(load(QUICK, command="tune"), "MimeLite").gradients - steps
+    assert survey > 0
+    assert cost.gradients == {"Mime": 2 * steps + survey, "MimeLite": steps + survey}.get(name, steps)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_method_has_costs(name):
+    """None needs more than a config with the world and the task."""
+    cost = round_cost(load(QUICK, command="tune"), name)
+    assert cost.down > 0 or name == "LocalOnly"
+    assert cost.gradients > 0
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from flstudy.config import Config, ConfigError, load
 from flstudy.config.composition import trial_config, whole_study
 from flstudy.config.reading import content_of
 from flstudy.config.schema import class_names, config_schema
+from flstudy.config.shipped import configs
 from flstudy.config.values import arguments_of, flat_items
 from flstudy.config.written import config_of
 from flstudy.registry import named
@@ -345,7 +346,7 @@ def test_what_is_held_fixed_is_named_and_what_differs_marked(tmp_path: Path) -> 
 # ---- one composition ---------------------------------------------------------------------------------------------
 
 
-SHIPPED = [str(path.relative_to(CONFIGS)) for path in sorted(CONFIGS.glob("**/*.yaml")) if path.stem != "reproduction"]
+SHIPPED = [str(path.resolve().relative_to(CONFIGS)) for path in configs()]
 
 
 @pytest.mark.parametrize("name", in_tiers(SHIPPED, [name for name in SHIPPED if not name.startswith("flash/")]))

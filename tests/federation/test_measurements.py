@@ -111,19 +111,22 @@ def test_steps_epochs_and_losses(scene):
         assert record.round == index + 1
 
 
-@pytest.mark.parametrize("cls", [FedAdam, FedYogi, FedAdaGrad, Flash])
-def test_server_diagnostics(cls):
+@pytest.mark.parametrize(
+    ("cls", "more"), [(FedAdam, {}), (FedYogi, {}), (FedAdaGrad, {}), (Flash, {}), (Flash, {"clamp": 0.1})]
+)
+def test_server_diagnostics(cls, more):
     """FLASH Fig. 1: the mean of η_g over the divisor; Fig. 2: the norm of Δ² - v."""
-    algorithm = cls(lr=0.1, server_lr=0.3, tau=0.02, beta1=0.5, gamma=None)
+    algorithm = cls(lr=0.1, server_lr=0.3, tau=0.02, beta1=0.5, gamma=None, **more)
     module = run(algorithm, ROUNDS, population=drifting(), seeds=(0, 44), initial="seeded")
     for before, after, record in zip(module.servers, module.servers[1:], module.records[1:], strict=False):
         delta = (after.m - 0.5 * before.m) / 0.5
         divisor = after.v.sqrt() + 0.02
         if cls is Flash:
-            gap = torch.maximum(after.v.sqrt() - after.d, 0.1 * after.v.sqrt())
-            divisor = gap + 0.02
-            clamped = (after.v.sqrt() - after.d < 0.1 * after.v.sqrt()).double().mean(1)
-            assert record.metrics["server/clamped"] == clamped.tolist()
+            gap = after.v.sqrt() - after.d
+            held = gap < 0.1 * after.v.sqrt() if more else torch.zeros_like(gap, dtype=torch.bool)
+            divisor = torch.where(held, 0.1 * after.v.sqrt(), gap) + 0.02
+            assert record.metrics["server/clamped"] == held.double().mean(1).tolist()
+            assert record.metrics["server/reversed"] == (divisor < 0).double().mean(1).tolist()
             assert record.metrics["server/beta3"] == pytest.approx(after.beta3.mean(1).tolist(), abs=1e-12)
             assert ((after.beta3 >= 0) & (after.beta3 <= 1)).all()
             without_d = 0.3 * after.m / (after.v.sqrt() + 0.02)

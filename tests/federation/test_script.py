@@ -151,7 +151,7 @@ def test_a_run_can_be_continued_by_hand_with_another_fit():
         ),
         (lambda: FedAvg(lr=0.0), r"FedAvg: lr must lie in \(0, 1e12\], got 0\.0"),
         (lambda: FedAvg(momentum=1.0), r"FedAvg: momentum must lie in \[0, 1\), got 1\.0"),
-        (lambda: Flash(kappa=1.5), r"Flash: kappa must lie in \[0, 1\], got 1\.5"),
+        (lambda: Flash(clamp=1.5), r"Flash: clamp must lie in \[0, 1\], got 1\.5"),
         (lambda: Flash(gamma=-1.0), r"Flash: gamma must lie in \[0, 1e12\], got -1\.0"),
     ],
 )

@@ -22,13 +22,13 @@ from flstudy.tasks import Quadratic, TagLogistic
 from ..accelerator.devices import GPU
 from ..tasks.test_task_function import SHAPES, TASKS
 from ..worlds import CLASSES, FEATURES, SIZES, difference, drifting, run, shipped, state, world
+from .cases import steady
 from .test_given_code import cell, module
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not programs.has_compiler(), reason="no C++ compiler"),
 ]
-METHODS = shipped()
 
 
 def compared(fit: Mapping[str, Any], algorithm: Algorithm, **parts: Callable[[], Any]) -> Any:
@@ -55,9 +55,9 @@ def agree(request):
     return partial(compared, request.param)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", shipped())
 def test_a_method_is_the_same_compiled(name, agree):
-    algorithm = METHODS[name](lr=0.1)
+    algorithm = steady(name)
     first = agree(algorithm, population=drifting)
     compilations = programs.compilations()
     other = agree(replace(algorithm, lr=0.3, server_lr=0.7), population=drifting)

@@ -207,11 +207,11 @@ class Still(Flash):
         return super().divisor(server._replace(d=torch.zeros_like(server.d)))
 
 
-@pytest.mark.parametrize("denominator", ["clamp", "paper"])
+@pytest.mark.parametrize("clamp", [None, 0.1])
 @pytest.mark.parametrize("v_init", ["tau_sq", "zero"])
-def test_flash_without_d_is_fedadam(denominator, v_init):
+def test_flash_without_d_is_fedadam(clamp, v_init):
     shared = {**LOCAL, "v_init": v_init, "gamma": 0.03}
-    still = run(Still(**shared, denominator=denominator), 4, population=drifting())
+    still = run(Still(**shared, clamp=clamp), 4, population=drifting())
     adam = run(FedAdam(**shared), 4, population=drifting())
     assert difference(still.server[:4], adam.server[:4]) <= 1e-14
 

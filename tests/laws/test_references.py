@@ -48,7 +48,7 @@ from flstudy.population import AlternatingGroups, RecurrentDrift
 
 from ..tiers import in_tiers
 from ..worlds import CLASSES, FEATURES, Choices, difference, drifting, logistic, mlp, run, shipped, wide
-from .cases import takes_momentum
+from .cases import STEADY, steady, takes_momentum
 from .sides import both_sides, covering
 
 ROUNDS = 4
@@ -112,6 +112,7 @@ BLENDED = {
 }
 LIVELY = {"every": 2, "isolation": 1, "delta": 0.02, "merge_delta": 0.4}  # FedDrift looks every tenth round by itself
 GLFC = {"distillation": "glfc_rd", "classes": CLASSES}
+ALWAYS: dict[type, dict[str, Any]] = {FedDrift: LIVELY, Flash: STEADY["Flash"]}
 OWN: dict[type, dict[str, dict[str, Any]]] = {
     FedAvg: {},
     FedAvgM: {"beta": {"beta": 0.5}, "nesterov": {"beta": 0.5, "nesterov": True}},
@@ -121,14 +122,13 @@ OWN: dict[type, dict[str, dict[str, Any]]] = {
     FedYogi: {**FEDOPT, **BIAS},
     Flash: {
         **FEDOPT,
-        "kappa": {"kappa": 0.5},
-        "clamped at zero": {"kappa": 0.0, "tau": 0.02},
-        "as printed": {"denominator": "paper", "tau": 0.5},
-        "as printed from zero": {"denominator": "paper", "tau": 0.5, "v_init": "zero"},
-        "yogi": {"moment": "yogi", "v_init": "zero"},
-        "yogi as printed": {"moment": "yogi", "denominator": "paper", "tau": 0.5, "beta2": 0.9},
+        "clamped": {"clamp": 0.1, "tau": 1.0e-3},
+        "clamped by half": {"clamp": 0.5},
+        "clamped at zero": {"clamp": 0.0, "tau": 0.02},
+        "yogi": {"moment": "yogi", "beta2": 0.9},
+        "yogi from zero": {"moment": "yogi", "v_init": "zero"},
         "per tensor": {"beta3_granularity": "tensor"},
-        "per tensor from zero": {"beta3_granularity": "tensor", "v_init": "zero", "kappa": 0.3},
+        "per tensor from zero": {"beta3_granularity": "tensor", "v_init": "zero", "clamp": 0.3},
         "all epochs": {"gamma": None},
     },
     Scaffold: {},
@@ -225,7 +225,7 @@ def cases() -> dict[str, Algorithm]:
         if cls is Scaffold:  # its transcription is the paper's, uniform
             everybody["by examples, decay, clipping"] = DECAY
         for name, values in {**everybody, **variants}.items():
-            values = {**LIVELY, **values} if cls is FedDrift else values
+            values = {**ALWAYS.get(cls, {}), **values}
             algorithms[f"{cls.__name__} {name}"] = cls(lr=0.2, **values)
     return algorithms
 
@@ -240,8 +240,6 @@ def hyper(algorithm, population) -> dict[str, Any]:
     values = {name: getattr(algorithm, name) for name in (*local, *module.OWN) if hasattr(algorithm, name)}
     if isinstance(algorithm, Flash):
         values["layout"] = LAYOUT
-        if algorithm.denominator == "clamp":  # the transcription's plain "clamp" is κ = 0
-            values["denominator"] = "clamp_relative" if algorithm.kappa else "clamp"
     if "shapes" in module.OWN:
         values["shapes"] = [(CLASSES, FEATURES), (CLASSES,)]
     if isinstance(algorithm, FedBlended):
@@ -344,7 +342,7 @@ def test_method_equals_its_transcription(name):
 
 @pytest.mark.parametrize("name", in_tiers(shipped(), ["FedAvg", "Scaffold", "HypCluster"]))
 def test_method_equals_its_transcription_where_ten_of_thirty_take_part(name):
-    follow(shipped()[name](lr=0.2), wide(), 3)
+    follow(steady(name, lr=0.2), wide(), 3)
 
 
 def follow(algorithm, population, rounds: int) -> set[str]:
@@ -400,7 +398,7 @@ def test_the_cases_stop_early_clamp_and_drift():
     """The comparisons above would be empty if their switches never mattered."""
     population = drifting(participants=3, epochs=3)
     stopping = run(
-        Flash(lr=0.2, **EVERYBODY["stops from the received"]), ROUNDS, population=population, task=logistic()
+        Flash(lr=0.2, clamp=0.1, **EVERYBODY["stops from the received"]), ROUNDS, population=population, task=logistic()
     )
     epochs = [record.metrics["fit/epochs"][0] for record in stopping.records]
     assert min(epochs) < 2 < max(epochs) < 3.01

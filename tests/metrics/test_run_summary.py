@@ -48,6 +48,13 @@ def test_dip_and_recovery_are_those_of_the_curve():
     assert strict.figures()["valid/recovery"] == [1.0]
 
 
+def test_local_epochs_count_from_the_first_drift_on():
+    run = RunSummary([3, 5], 6)
+    for round, epochs in enumerate([8, 8, 6, 4, 5, 3], start=1):
+        run.add(round, {"fit/epochs": [float(epochs), 2.0]})
+    assert run.figures() == {"fit/drift_epochs": [4.5, 2.0]}
+
+
 def test_a_round_told_again_replaces_itself():
     run = summary_of([5])
     run.add(5, {"valid/accuracy": [0.7, 0.7], "time/round_s": [1.5, 0.5]})

@@ -2,7 +2,7 @@
 
 Line 21 as scanned reads 'sqrt(v) . d + tau'; the appendix uses sqrt(v) - d + tau throughout, which is what is meant.
 The paper takes sqrt(v) > d for granted. It is false in general (round 1 with v_0 = 0 has sqrt(v) - d < 0 as soon as
-|Delta| > sqrt(1 - b2) / b2), hence the guarded denominators 'clamp' and 'clamp_relative'.
+|Delta| > sqrt(1 - b2) / b2), hence 'clamp', which is not the paper's: the smallest share of sqrt(v) that is left.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from . import local
 
 OWN = {"server_lr": 1.0, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3, "v_init": "tau_sq", "weighting": "uniform",
-       "denominator": "paper", "kappa": None, "beta3_granularity": "coordinate", "layout": None,
+       "clamp": None, "beta3_granularity": "coordinate", "layout": None,
        "moment": "adam"}  # fmt: skip
 
 
@@ -47,15 +47,11 @@ def disparity(d, v_previous, innovation, h):
 
 
 def denominator(v, d, h):
-    """Line 21's denominator: as printed, or kept positive."""
+    """Line 21's denominator: as printed, or clamped."""
     root = np.sqrt(v)
-    if h["denominator"] == "paper":
+    if h["clamp"] is None:
         return root - d + h["tau"]
-    if h["denominator"] == "clamp":
-        return np.maximum(root - d, 0.0) + h["tau"]
-    if h["denominator"] == "clamp_relative":
-        return np.maximum(root - d, h["kappa"] * root) + h["tau"]
-    raise ValueError(h["denominator"])
+    return np.maximum(root - d, h["clamp"] * root) + h["tau"]
 
 
 def step(state, delta, hyper):

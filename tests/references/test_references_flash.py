@@ -10,7 +10,7 @@ from .cases import play, steps
 @pytest.mark.parametrize("v_init", ["zero", "tau_sq"])
 def test_flash_with_yogi_s_moment_and_without_d_is_fedyogi(monkeypatch, x0, cohort, v_init):
     hyper = {"server_lr": 0.1, "tau": 0.01, "v_init": v_init}
-    with_d = play(flash, x0, cohort, {**hyper, "moment": "yogi", "denominator": "clamp"})["x"]
+    with_d = play(flash, x0, cohort, {**hyper, "moment": "yogi", "clamp": 0.0})["x"]
     monkeypatch.setattr(flash, "disparity", lambda d, v, innovation, h: np.zeros_like(d))
     yogi = play(fedyogi, x0, cohort, hyper)["x"]
     np.testing.assert_array_equal(play(flash, x0, cohort, {**hyper, "moment": "yogi"})["x"], yogi)
@@ -28,10 +28,10 @@ def test_flash_round_one_scalar(delta):
     assert state["x"][0] == pytest.approx(eta * (1 - b1) * delta / below, rel=1e-9)
     ascends = abs(delta) > 0.15  # beyond sqrt(1-b2)/b2 = .101 the printed rule steps against Delta
     assert (np.sign(state["x"][0]) == -np.sign(delta)) == ascends
-    for mode, floor in (("clamp", 0.0), ("clamp_relative", 0.25)):
-        x = steps(flash, np.zeros(1), [np.array([delta])], {**hyper, "denominator": mode, "kappa": 0.25})["x"][0]
+    for clamp in (0.0, 0.25):
+        x = steps(flash, np.zeros(1), [np.array([delta])], {**hyper, "clamp": clamp})["x"][0]
         root = np.sqrt(1 - b2) * abs(delta)
-        expected = max(root - b2 * delta**2, floor * root) + tau
+        expected = max(root - b2 * delta**2, clamp * root) + tau
         assert x == pytest.approx(eta * (1 - b1) * delta / expected, rel=1e-9)
 
 
@@ -52,7 +52,7 @@ def test_flash_d_turns_negative_when_updates_shrink():
 
 
 def test_flash_tensor_granularity(rng):
-    hyper = {"v_init": "zero", "beta2": 0.9, "denominator": "clamp"}
+    hyper = {"v_init": "zero", "beta2": 0.9, "clamp": 0.0}
     deltas = 0.1 * rng.normal(size=(5, 6))
     coordinate = steps(flash, np.zeros(6), deltas, hyper)
     tensor = {**hyper, "beta3_granularity": "tensor"}

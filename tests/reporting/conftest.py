@@ -48,7 +48,7 @@ def make_study(folder: Path, trials, *, curves=None, events=None, rounds=10, see
 def is_drawn(path: Path) -> bool:
     """Whether a PNG has a figure of some width with something on it."""
     picture = matplotlib.image.imread(path)
-    return picture.shape[1] >= 1000 and picture.std() > 0.03
+    return picture.shape[1] >= 800 and picture.std() > 0.03
 
 
 @pytest.fixture

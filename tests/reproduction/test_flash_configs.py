@@ -128,17 +128,20 @@ def test_an_equal_budget_and_appendix_a_s_values_first(name):
     default; what App. A does not say of it is the same for all."""
     config = load(FOLDER / f"{name}.yaml", command="tune")
     algorithms, world = config.study.search["algorithm"]["choice"], name.partition("_")[0]
+    assert list(config.study.arms) == algorithms
+    assert algorithms[-1] == "Flash-clamped"
     assert config.study.allocation == "equal"
     assert config.study.trials % len(algorithms) == 0
-    assert set(config.study.presets) == set(algorithms)
+    assert {*config.study.presets, "Flash-clamped"} == {*algorithms}  # whose values are Flash's
     assert ("Oracle" in algorithms) == bool(config.events())
-    space = Space.parse(config.study.search)
+    space = Space.of_study(config.study)
     assert space.outside_remarks(config) == []
     points, candidates = space.defaults(config), [candidate for _, candidate in space.candidates(config)]
     assert [point["algorithm"] for point in points] == algorithms
     for point, candidate in zip(points, candidates, strict=True):
         values = candidate.flat()
-        assert all(values[key] == value for key, value in point.items())
+        assert all(values[key] == value for key, value in point.items() if key != "algorithm")
+        assert values["algorithm"] == config.study.arms[point["algorithm"]].class_path
         assert set(point) == {key for key in config.study.search if key in values}
         flat = {key.removeprefix("algorithm."): value for key, value in values.items()}
         assert flat["weighting"] == "uniform"  # Algorithm 1, line 16, and the metrics weigh devices alike
@@ -146,5 +149,6 @@ def test_an_equal_budget_and_appendix_a_s_values_first(name):
             *_, lr, server_lr, gamma, _ = WORLDS[world]
             published = {"lr": lr, "server_lr": server_lr, "gamma": gamma} | OWN[world].get(point["algorithm"], {})
             assert {key: flat[key] for key in published} == published
+        assert flat.get("clamp") == (0.1 if point["algorithm"] == "Flash-clamped" else None)
         if point["algorithm"] == "AdaptiveFedAvg":
             assert flat["beta2"] == 0.5

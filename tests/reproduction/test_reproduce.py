@@ -150,6 +150,9 @@ def test_a_small_paper(paper, tmp_path, monkeypatch, capsys, ray_cluster):
     assert all(trial.source is None and trial.status == "finished" and trial.run_id for trial in searched[3:])
     assert all(trial.run_id for trial in searched)
     assert "2 trials, 10 rounds" in (paper / "results" / "epochs.md").read_text()
+    for world in ("drift", "epochs"):  # each page names the command that makes it, whichever made all of them
+        command = f"`flstudy reproduce small --worlds {world} --configs configs`"
+        assert command in (paper / "results" / f"{world}.md").read_text()
     readme = (paper / "results" / "README.md").read_text()
     assert "- [A drift](drift.md)\n- [Epochs](epochs.md)\n" in readme
     assert readme.rstrip().endswith("None was looked for.")
@@ -284,6 +287,7 @@ def test_the_papers_plans_are_right(path):
     plan = read_paper(path.parent.name, CONFIGS)
     for stage in stages_of(plan):
         config = stage_config(plan, stage)
+        assert config.whole_study()["study"]["name"] == stage.study(plan)  # with which its study begins
         if stage.world.kind == "sessions":
             assert set(stage.world.sessions) <= set(range(2, len(config.session_rounds()) + 2))
             assert config.study.allocation == "equal"
@@ -291,5 +295,6 @@ def test_the_papers_plans_are_right(path):
         drifts = bool(config.drift_rounds())
         assert drifts or not {"dip", "recovery"} & set(stage.world.measures), f"{stage.world.name} does not drift"
         if stage.world.kind == "comparison":
-            assert set(config.study.presets) == set(config.study.search["algorithm"]["choice"])
+            presets, arms = config.study.presets, config.study.arms.items()
+            assert {*presets} == {name if name in presets else arm.class_path for name, arm in arms}
             assert config.study.allocation == "equal"

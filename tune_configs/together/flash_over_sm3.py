@@ -1,7 +1,7 @@
 """FLASH's server over the devices of FedAda²: the two papers' methods in one, which neither of them has.
 
 device: Alg. 2 of Lee et al. 2024 with SM3-II in AdaGrad's form: v = 0 in every round, nothing of size n is kept
-server: lines 16-21 of Panchal et al. 2023, Alg. 1
+server: lines 16-21 of Panchal et al. 2023, Alg. 1, line 21 clamped as that of the world's Flash is
 """
 
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ class FlashAda2(Flash):
     """η_g of the server."""
     gamma: float | None = hyper(None, "[0, 1e12]")
     """γ of early stopping, which needs epochs; null does all steps."""
+    clamp: float | None = hyper(0.1, "[0, 1]")
+    """Share of √v below which √v - d does not fall in line 21; null is the line as printed."""
     eps: float = hyper(1e-3, "(0, 1e12]")
     """ε of the devices; smaller is more adaptive."""
 

@@ -107,7 +107,7 @@ class EarlyStopping:
     first_epoch: Literal["inf", "eval_received"] = "inf"
     """Validation loss before epoch 1: infinite (the first test always passes), or that of the received model."""
     valid_loss: Literal["mean", "sum"] = "mean"
-    """Mean or sum over the device's validation examples; with line 9's sum the γ of the paper would never stop."""
+    """Mean over the device's validation examples, or their sum, as FLASH prints line 9."""
 
     def goes_on(self, epoch: Tensor, previous: Tensor, current: Tensor) -> Tensor:
         """Return [...]: whether a device trains on after ``epoch`` [...] (from 1), given its validation losses [...]

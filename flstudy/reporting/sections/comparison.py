@@ -157,7 +157,7 @@ def compare(values: Mapping[str, Mapping[int, float]], *, higher: bool) -> tuple
     pair where both have a finite value."""
     names = by_mean(values, higher=higher)
     tests = [
-        (first, second, *_paired(values[first], values[second]))
+        (first, second, *paired(values[first], values[second]))
         for place, first in enumerate(names)
         for second in names[place + 1 :]
     ]
@@ -169,7 +169,7 @@ def compare(values: Mapping[str, Mapping[int, float]], *, higher: bool) -> tuple
     )
 
 
-def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[int, float, float, float, float]:
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[int, float, float, float, float]:
     """Return Student's paired t test: (seeds in common, mean difference, low, high, p)."""
     from scipy import stats
 

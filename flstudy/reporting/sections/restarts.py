@@ -26,6 +26,7 @@ COUNTED = [
 ]
 LOGGED = [f"controller/{name}" for name in ("loss", "best", "instance_order", "block_order")] + ["detector/restarted"]
 BLOCK, DETECTION = 1, 2  # causes of a restart, as in ``detector/restarted``
+LOGARITHMIC = 1000  # ratio of the largest mean loss to the smallest above which their axis is logarithmic
 MARKS = {BLOCK: ("after a whole block", GREY, 0.8), DETECTION: ("after a detection", COLOURS[1], 1.6)}
 
 
@@ -175,12 +176,15 @@ def loss_figure(rows: Sequence[NamedRun], metric: str = "test/loss") -> Figure |
     panels = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
     drifts = [event for event in rows[0].results.events if not event.session]
     ylabel = "Test loss" if metric == "test/loss" else metric
+    means = np.concatenate([np.nanmean(values, axis=0) for _, values in curves.values()])
+    logarithmic = np.nanmin(means) > 0 and np.nanmax(means) > LOGARITHMIC * np.nanmin(means)
     for place, axes in enumerate(panels[:above]):
         for at, (name, (rounds, values)) in enumerate(curves.items()):
             apart = not crowded or at == place
             look: dict[str, Any] = {} if apart else {"linewidth": 0.7, "zorder": 1.5}
             draw_mean(axes, rounds, values, looks[name] if apart else BEHIND, name if apart else "_", **look)
         mark_events(axes, drifts, label="drift")
+        axes.set_yscale("log" if logarithmic else "linear")
         finish(axes, ylabel=ylabel)
         legend_beside(axes, fontsize=8)
     for number, (axes, (row, log)) in enumerate(zip(panels[above:], logs, strict=True)):
