@@ -71,10 +71,8 @@ def round_cost(config: "Config", name: str) -> RoundCost:
     assert coordinator.last is not None
     jobs = coordinator.last.cohort.jobs
     devices = len(set(jobs.client[0].tolist()))
-    server, job = (
-        pytree.tree_map(lambda leaf: leaf[0], coordinator.server),
-        pytree.tree_map(lambda leaf: leaf[0, 0], jobs),
-    )
+    server = pytree.tree_map(lambda replicas: replicas[0], coordinator.server)
+    job = pytree.tree_map(lambda replicas: replicas[0, 0], jobs)
     metrics, size = records[0].metrics, devices * layout.n * coordinator.server.x.element_size()
     client = algorithm.client_init(algorithm.global_models(server)[0])
     steps = metrics["fit/steps"][0] * algorithm.jobs_per_device

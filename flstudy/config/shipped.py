@@ -5,6 +5,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1]
 PLACES = (Path("tune_configs"), PACKAGE.parent / "tune_configs", PACKAGE / "tune_configs")
 """Folders that may hold configs, of which the first that exists counts: a user's own before the package's."""
+NO_STUDIES = ("reproduction", "claims")
+"""Names of a paper's files that are no configs: its plan and what its pages claim."""
 
 
 def config_folder() -> Path:
@@ -27,10 +29,6 @@ def find_config(name: str) -> str:
         return name
     named = [folder / f"{name.removesuffix('.yaml')}.yaml" for folder in PLACES]
     return next((str(path) for path in named if path.is_file()), name)
-
-
-NO_STUDIES = ("reproduction", "claims")
-"""Names of a paper's files that are no configs: its plan and what its pages claim."""
 
 
 def configs() -> list[Path]:

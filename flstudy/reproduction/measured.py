@@ -24,7 +24,7 @@ from typing import NamedTuple
 from flstudy.config import ConfigError
 from flstudy.reporting.sections.comparison import last_values
 from flstudy.reproduction.plan import MEASURES, World
-from flstudy.reproduction.values import row_name, speakers
+from flstudy.reproduction.values import row_name, speakers, variant_speakers
 from flstudy.study import StudyResults, Trial
 
 FIXED = ("row", "shown", "study", "trial", "confirms", "settings", "rounds", "objective", "seed")
@@ -82,9 +82,8 @@ def _shown(world: World, studies: Mapping[str, StudyResults]) -> dict[str, set[t
     """Return the trials, as study and number, that speak for their rows, by the column in which they do."""
     if world.kind == "ablation":
         return {"trial": {(name, t.number) for name, r in studies.items() for t in r.searched if r.eligible(t)}}
-    if world.kind == "variants":  # each with a study of its own
-        best_of = {study: next(iter(speakers([results]).values()), None) for study, results in studies.items()}
-        return {"tuned": {(study, speaker.trial.number) for study, speaker in best_of.items() if speaker is not None}}
+    if world.kind == "variants":
+        return {"tuned": {(study, speaker.trial.number) for study, speaker in variant_speakers(studies).items()}}
     names = {id(results): study for study, results in studies.items()}
     columns = {"preset": [studies["preset"]] if "preset" in studies else [], "tuned": list(studies.values())}
     if world.kind == "comparison" and "tuned" not in studies:

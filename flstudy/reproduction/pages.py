@@ -38,6 +38,7 @@ from flstudy.reproduction.values import (
     speakers,
     tell_judges,
     tuned_table,
+    variant_speakers,
 )
 from flstudy.study import StudyFolder, StudyResults, load_study
 from flstudy.whole_file import write_whole
@@ -81,10 +82,8 @@ def write_digests(folder: Path) -> Path:
     them is no more what was written."""
     sums = folder / DIGESTS
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != sums)
-    lines = [
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files
-    ]
-    write_whole(sums, "".join(lines))
+    digests = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    write_whole(sums, "".join(f"{digest}  {name}\n" for name, digest in digests.items()))
     return sums
 
 
@@ -270,8 +269,7 @@ def _by_size(value: Any) -> tuple[bool, bool, float, str]:
 def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) -> list[str]:
     """Return the Markdown of a world whose rows are variants of one config, each tuned in a study of its own: a row per
     variant, the best first, beside the paper's row of that name, and figures in ``folder``."""
-    best = {name: next(iter(speakers([results]).values()), None) for name, results in studies.items()}
-    rows = {name: speaker for name, speaker in best.items() if speaker is not None}
+    rows = variant_speakers(studies)
     first = MEASURES[world.measures[0]]
     means = {name: float(values.mean()) for name, speaker in rows.items() if (values := speaker.last(first)).size}
     places = places_by(means)

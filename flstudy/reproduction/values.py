@@ -19,15 +19,14 @@ ROUNDING = 2e-4  # tolerance for the rounding of published figures
 
 
 class ShownUnit(NamedTuple):
-    """Unit in which values of a unit or metric are shown that are too large in their own, or too small for whole
-    numbers."""
+    """Unit in which values are shown that are too large in their own, or too small for whole numbers."""
 
     heading: str
     scale: float
     digits: int
 
 
-SHOWN_UNITS = {
+SHOWN_UNITS = {  # by the unit of a metric, or by its name
     "bits": ShownUnit(", Gbit", 1e-9, 2),
     "J": ShownUnit(", J", 1.0, 3),
     "epochs": ShownUnit("", 1.0, 2),
@@ -106,6 +105,12 @@ def speakers(studies: Iterable[StudyResults]) -> dict[str, Speaker]:
             if before is None or sign * candidate.value > sign * before.value:
                 leaders[best.trial.algorithm] = candidate
     return leaders
+
+
+def variant_speakers(studies: Mapping[str, StudyResults]) -> dict[str, Speaker]:
+    """Return the best trial of each variant, which has a study of its own; without those that have none."""
+    best = {name: next(iter(speakers([results]).values()), None) for name, results in studies.items()}
+    return {name: speaker for name, speaker in best.items() if speaker is not None}
 
 
 def tell_judges(speaking: Mapping[str, Speaker], metric: str) -> list[str]:

@@ -153,7 +153,7 @@ def tables_of(page):
 
 @pytest.mark.parametrize("path", PAGES, ids=str)
 def test_a_page_shows_its_measured_values(path):
-    """Every number of a page's tables of measures follows from the file beside it, and none of the file is left out."""
+    """Whoever speaks for a row has, in each measure, what the file has; draws and pairs are held by digests alone."""
     paper = read_paper(path.parts[0], CONFIGS)
     world = next(world for world in paper.worlds if world.name == path.stem)
     tables = tables_of((CONFIGS / path).with_suffix(".md").read_text())
