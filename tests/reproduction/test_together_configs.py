@@ -46,7 +46,7 @@ def test_it_runs_on_small_files_with_its_own_class(name, tmp_path, monkeypatch):
     accept_any_checksum(monkeypatch)
     rate, losses = 0.03, []
     many = {"algorithm.lr": 1e6 * rate, "algorithm.eps": 1e6}
-    for algorithm, more in ((OWN, many), ("Flash", {"algorithm.lr": rate})):
+    for algorithm, more in ((OWN, many), ("Flash", {"algorithm.lr": rate, "algorithm.clamp": 0.1})):
         records, base = [], {"population.dataset.root": str(tmp_path), "algorithm": algorithm, "algorithm.gamma": None}
         base["algorithm.server_lr"] = 0.01
         if name == "DynamicInitialModel":

@@ -1,7 +1,7 @@
 """FLASH's server over the devices of FedAda²: the two papers' methods in one, which neither of them has.
 
 device: Alg. 2 of Lee et al. 2024 with SM3-II in AdaGrad's form: v = 0 in every round, nothing of size n is kept
-server: lines 16-21 of Panchal et al. 2023, Alg. 1, line 21 clamped as that of the world's Flash is
+server: lines 16-21 of Panchal et al. 2023, Alg. 1, line 21 clamped at .1, as that of Flash-clamped
 """
 
 from dataclasses import dataclass
