@@ -167,7 +167,7 @@ def _number(trials: Sequence[MeasuredTrial], row: str, shown: str, measure: str,
     if measure not in MEASURES:
         raise ConfigError(f"unknown measure {measure!r}{nearest(measure, list(MEASURES))}")
     rows = {trial.row: trial for trial in trials if shown in trial.shown}
-    searched = [trial for trial in trials if trial.row == row and trial.study == "tuned" and trial.confirms is None]
+    searched = [trial for trial in trials if trial.row == row and trial.study != "preset" and trial.confirms is None]
     scale, digits = scale_and_digits(MEASURES[measure])
     if row not in rows and not (shown == DRAWS and searched):
         raise ConfigError(f"the page has no row {row!r} under {shown!r}{nearest(row, list(rows))}")

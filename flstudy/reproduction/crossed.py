@@ -19,8 +19,16 @@ from flstudy.reporting.sections.comparison import LEVEL, Pair, compare, comparis
 from flstudy.reporting.sections.comparison import StudyComparison as Compared
 from flstudy.reporting.style import GREY, PAGE_DPI, Look, draw_mean, finish, legend_beside, look_of, new_figure, to_png
 from flstudy.reporting.tables import Cells, format_difference, plural
+from flstudy.reproduction.measured import row_of
 from flstudy.reproduction.plan import MEASURES, World
-from flstudy.reproduction.values import Speaker, format_measured, measure_heading, speakers, tuned_table
+from flstudy.reproduction.values import (
+    Speaker,
+    confirmed_how,
+    format_measured,
+    measure_heading,
+    speakers,
+    tuned_table,
+)
 from flstudy.study import StudyResults
 
 SHADE = "#f2f2f2"
@@ -46,9 +54,8 @@ def crossed_rows(world: World, studies: Mapping[str, StudyResults]) -> list[Cros
     """Return all rows with a trial that did all its rounds, by the value that chose it, the best first."""
     rows = []
     for variant in [name for name in world.variants if name in studies]:
-        for algorithm, speaker in speakers([studies[variant]]).items():
-            name = algorithm if variant == world.compared else f"{algorithm} ({variant})"
-            rows.append(CrossedRow(algorithm, variant, name, speaker))
+        for algorithm, speaker in speakers(studies[variant]).items():
+            rows.append(CrossedRow(algorithm, variant, row_of(world, variant, speaker.trial), speaker))
     sign = 1 if all(results.objective.higher for results in studies.values()) else -1
     return sorted(rows, key=lambda row: -sign * row.speaker.value)
 
@@ -143,30 +150,6 @@ def measure_of(family: Compared, name: str, metric: str) -> str:
     scale, unit = (100, " %") if is_fraction(metric) else (1, "")
     spread = f" ± {scale * values.std(ddof=1):.1f}" if values.size > 1 else ""
     return f"{scale * values.mean():.1f}{spread}{unit}"
-
-
-def confirmed_how(studies: Mapping[str, StudyResults]) -> str:
-    """Return the sentence on how many trials chose the rows, and on which seeds the best were trained again."""
-    results = next(iter(studies.values()))
-    counts = {
-        sum(trial.algorithm == best.trial.algorithm for trial in study.searched)
-        for study in studies.values()
-        for best in study.best
-    }
-    tried = " or ".join(map(str, sorted(counts)))
-    again = results.confirmations
-    sentence = f"Trials of every method: {tried} on {_named(results.seeds)}"
-    sentence += "" if results.section.get("scheduler") else ", nobody stopped early"
-    if not again:
-        return f"{sentence}."
-    most = max(sum(t.algorithm == best.trial.algorithm for t in again) for best in results.best)
-    seeds = _named(results.seeds_of(again[0])).replace("the seed", "the new seed", 1)
-    best = "the best of each" if most == 1 else f"the best {most} of each"
-    return f"{sentence}; {best} once more on {seeds}; its row is that of the better value there."
-
-
-def _named(seeds: Sequence[int]) -> str:
-    return f"the seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def crossed_figure(world: World, rows: Sequence[CrossedRow]) -> Figure:

@@ -28,7 +28,7 @@ from flstudy.reproduction.values import row_name, speakers, variant_speakers
 from flstudy.study import StudyResults, Trial
 
 FIXED = ("row", "shown", "study", "trial", "confirms", "settings", "rounds", "objective", "seed")
-WITH_VALUES = ("comparison", "ablation", "sweep", "variants")
+WITH_VALUES = ("comparison", "ablation", "sweep", "variants", "crossed")
 """Kinds of worlds whose pages have such a file: those with one value of a measure for each trial and seed."""
 SPREAD = "_spread"
 
@@ -75,6 +75,8 @@ def row_of(world: World, study: str, trial: Trial) -> str:
         return row_name(trial.overrides)
     if world.kind == "sweep":
         return ", ".join(str(trial.overrides.get(key)) for key in world.arms)
+    if world.kind == "crossed" and study != world.compared:
+        return f"{trial.algorithm} ({study})"
     return study if world.kind == "variants" else trial.algorithm
 
 
@@ -84,10 +86,6 @@ def _shown(world: World, studies: Mapping[str, StudyResults]) -> dict[str, set[t
         return {"trial": {(name, t.number) for name, r in studies.items() for t in r.searched if r.eligible(t)}}
     if world.kind == "variants":
         return {"tuned": {(study, speaker.trial.number) for study, speaker in variant_speakers(studies).items()}}
-    names = {id(results): study for study, results in studies.items()}
-    columns = {"preset": [studies["preset"]] if "preset" in studies else [], "tuned": list(studies.values())}
-    if world.kind == "comparison" and "tuned" not in studies:
-        del columns["tuned"]
     if world.kind == "sweep":
         results = studies["tuned"]
         best: dict[str, Trial] = {}
@@ -96,10 +94,11 @@ def _shown(world: World, studies: Mapping[str, StudyResults]) -> dict[str, set[t
             if row not in best or sign * results.value_of(trial) > sign * results.value_of(best[row]):
                 best[row] = trial
         return {"tuned": {("tuned", trial.number) for trial in best.values()}}
-    return {
-        column: {(names[id(speaker.results)], speaker.trial.number) for speaker in speakers(read).values()}
-        for column, read in columns.items()
+    speaking = {
+        study: {(study, speaker.trial.number) for speaker in speakers(results).values()}
+        for study, results in studies.items()
     }
+    return speaking if world.kind == "comparison" else {"tuned": set().union(*speaking.values())}
 
 
 def _by_seed(measures: Iterable[str], results: StudyResults, trial: Trial) -> dict[int, dict[str, float]]:

@@ -23,11 +23,12 @@ from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.reproduction.crossed import crossed_parts
 from flstudy.reproduction.figures import ablation_figure, alarm_figure, grouped_curves, variant_curves
 from flstudy.reproduction.measured import WITH_VALUES, as_csv, measured_trials
-from flstudy.reproduction.plan import MEASURES, Paper, PublishedValue, World
+from flstudy.reproduction.plan import MEASURES, STAGES, Paper, PublishedValue, World
 from flstudy.reproduction.sessions import session_parts
 from flstudy.reproduction.sweeps import sweep_parts
 from flstudy.reproduction.values import (
     Speaker,
+    confirmed_how,
     format_measured,
     format_published,
     impossible_spreads,
@@ -164,8 +165,7 @@ def commit_of(results: StudyResults) -> str:
 
 def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
     """Return the tables of a comparison, one per measure, and the rank correlation with the paper's order."""
-    tuned = speakers(studies.values()) if "tuned" in studies else {}
-    preset = speakers([studies["preset"]] if "preset" in studies else [])
+    preset, tuned = (speakers(studies[stage]) if stage in studies else {} for stage in STAGES)
     names = list(dict.fromkeys([*tuned, *preset]))
     parts = tell_judges(tuned or preset, MEASURES["accuracy"]) if "accuracy" in world.measures else []
     orders = [dict[str, int]()] * 3
@@ -202,6 +202,7 @@ def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
         traffic = traffic_of(found_tuned)
         if traffic is not None and (cells := traffic_cells(traffic)) is not None:
             parts += [cells.markdown(), traffic.unit]
+        parts.append(confirmed_how({"tuned": studies["tuned"]}))
         parts.append(tuned_table(["Algorithm"], [((name,), tuned[name]) for name in names if name in tuned]))
     return parts
 

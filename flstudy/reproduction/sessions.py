@@ -49,7 +49,7 @@ class Stretch(NamedTuple):
 def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults], folder: Path) -> list[str]:
     """Return the Markdown of a world whose variants start their sessions differently; its figures are written to
     ``folder``."""
-    best = {variant: speakers([results]) for variant, results in studies.items()}
+    best = {variant: speakers(results) for variant, results in studies.items()}
     several = [trials for trials in best.values() if len(trials) > 1] or list(best.values())
     names = list(dict.fromkeys(name for trials in several for name in trials))
     for variant, trials in best.items():

@@ -1,6 +1,6 @@
 """Best trials of a reproduction's studies, and their values beside the paper's."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,23 +94,40 @@ class Speaker(NamedTuple):
         return self.results.curve(self.trial, metric)
 
 
-def speakers(studies: Iterable[StudyResults]) -> dict[str, Speaker]:
-    """Return the best trial of each algorithm over all these studies, in the order in which the studies rank them."""
-    leaders: dict[str, Speaker] = {}
-    for results in studies:
-        sign = 1 if results.objective.higher else -1
-        for best in results.best:
-            candidate = Speaker(results, best.reported_trial, best.ranking_value)
-            before = leaders.get(best.trial.algorithm)
-            if before is None or sign * candidate.value > sign * before.value:
-                leaders[best.trial.algorithm] = candidate
-    return leaders
+def speakers(results: StudyResults) -> dict[str, Speaker]:
+    """Return the best trial of each algorithm, or what confirms it on new seeds, in the order of the ranking."""
+    return {best.trial.algorithm: Speaker(results, best.reported_trial, best.ranking_value) for best in results.best}
 
 
 def variant_speakers(studies: Mapping[str, StudyResults]) -> dict[str, Speaker]:
     """Return the best trial of each variant, which has a study of its own; without those that have none."""
-    best = {name: next(iter(speakers([results]).values()), None) for name, results in studies.items()}
+    best = {name: next(iter(speakers(results).values()), None) for name, results in studies.items()}
     return {name: speaker for name, speaker in best.items() if speaker is not None}
+
+
+def confirmed_how(studies: Mapping[str, StudyResults]) -> str:
+    """Return the sentence on how many trials chose the rows, and on which seeds the best were trained again."""
+    results = next(iter(studies.values()))
+    counts = {
+        sum(trial.algorithm == best.trial.algorithm for trial in study.searched)
+        for study in studies.values()
+        for best in study.best
+    }
+    tried = " or ".join(map(str, sorted(counts)))
+    again = results.confirmations
+    sentence = f"Trials of every method: {tried} on {_named(results.seeds)}"
+    sentence += "" if results.section.get("scheduler") else ", nobody stopped early"
+    if not again:
+        return f"{sentence}, which are the seeds that its row is of."
+    most = max(sum(t.algorithm == best.trial.algorithm for t in again) for best in results.best)
+    seeds = _named(results.seeds_of(again[0])).replace("the seed", "the new seed", 1)
+    if most == 1:
+        return f"{sentence}; the best of each once more on {seeds}, which chose nothing: its row is of these."
+    return f"{sentence}; the best {most} of each once more on {seeds}; its row is that of the best value there."
+
+
+def _named(seeds: Sequence[int]) -> str:
+    return f"the seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def tell_judges(speaking: Mapping[str, Speaker], metric: str) -> list[str]:

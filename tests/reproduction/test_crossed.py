@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from flstudy.reproduction.crossed import crossed_parts, crossed_rows
+from flstudy.reproduction.measured import measured_trials
 from flstudy.reproduction.plan import World
 from flstudy.study import load_study
 
@@ -50,8 +51,10 @@ def test_rows_are_ordered_by_what_chose_them_and_compared_in_two_families(tmp_pa
     assert lines[0] == "| FedAvg (watched) | 80.00 ± 1.41 | 2.50 ± 0.00 |"
     assert how == (
         "Trials of every method: 1 on the seeds 0, 44, nobody stopped early; the best of each once more on the new "
-        "seeds 1000, 1001, 1002, 1003; its row is that of the better value there."
+        "seeds 1000, 1001, 1002, 1003, which chose nothing: its row is of these."
     )
+    kept = {trial.row: trial.values("mean") for trial in measured_trials(world, done) if trial.shown == ("tuned",)}
+    assert kept == {row.name: row.by_seed("test/mean_accuracy") for row in rows}
     whole = "\n".join(rest)
     assert "| FedAvg (watched) - FedAvg | 4 | +30.0 | " in whole
     assert whole.count("FedAvg (watched) - Flash |") == 1  # with the leader, and not among what a variant does

@@ -1,0 +1,50 @@
+"""A comparison of algorithms: its columns *Preset* and *Tuned*."""
+
+from pathlib import Path
+
+import pytest
+
+from flstudy.reproduction.measured import measured_trials
+from flstudy.reproduction.pages import comparison_parts
+from flstudy.reproduction.plan import Paper, World
+from flstudy.study import load_study
+
+from ..reporting.conftest import make_confirmation, make_study, make_trial
+
+NEW = (101, 102, 103)
+
+
+def curve(value, seeds):
+    return {"test/accuracy": [[value] * 10] * seeds}
+
+
+@pytest.fixture
+def done(tmp_path):
+    """Studies of one algorithm, whose preset is the best on the seeds of the search: 90 % there, 70 % on new ones."""
+    preset, drawn = make_trial("0", "FedAvg", 0.9), make_trial("1", "FedAvg", 0.8)
+    again = make_confirmation("2", 0, "FedAvg", 0.7, seeds=NEW)
+    curves = {"0": curve(0.9, 2), "1": curve(0.8, 2), "2": curve(0.7, len(NEW))}
+    return {
+        "preset": load_study(make_study(tmp_path / "preset", [preset], curves={"0": curves["0"]})),
+        "tuned": load_study(make_study(tmp_path / "tuned", [preset, drawn, again], curves=curves)),
+    }
+
+
+WORLD = World(name="w", title="A world", config=Path(__file__))
+
+
+def test_what_is_tuned_is_shown_on_the_seeds_that_chose_nothing(done, tmp_path):
+    """Also where the preset had a higher value, which is of the seeds that chose it."""
+    plan = Paper(name="p", folder=tmp_path, title="P", worlds=(WORLD,), published={})
+    parts = comparison_parts(plan, WORLD, done)
+    (row,) = [line for line in parts[0].splitlines() if line.startswith("| FedAvg")]
+    assert row == "| FedAvg | 90.00 ± 0.00 | 70.00 ± 0.00 | – / 1 / 1 |"
+    assert any(f"the new seeds {', '.join(map(str, NEW))}, which chose nothing" in part for part in parts)
+
+
+def test_the_file_beside_the_page_says_the_same(done):
+    shown = {column: trial for trial in measured_trials(WORLD, done) for column in trial.shown}
+    assert {column: trial.values("accuracy") for column, trial in shown.items()} == {
+        "preset": {0: 0.9, 44: 0.9},
+        "tuned": dict.fromkeys(NEW, 0.7),
+    }
