@@ -26,6 +26,7 @@ from flstudy.reproduction.values import (
     confirmed_how,
     format_measured,
     measure_heading,
+    preset_speakers,
     speakers,
     tuned_table,
 )
@@ -44,6 +45,7 @@ class CrossedRow(NamedTuple):
     variant: str
     name: str  # its name in tables; under the first variant the algorithm's alone
     speaker: Speaker
+    preset: Speaker | None
 
     def by_seed(self, metric: str) -> dict[int, float]:
         """Return the last values of a metric, by seed."""
@@ -54,10 +56,17 @@ def crossed_rows(world: World, studies: Mapping[str, StudyResults]) -> list[Cros
     """Return all rows with a trial that did all its rounds, by the value that chose it, the best first."""
     rows = []
     for variant in [name for name in world.variants if name in studies]:
+        presets = preset_speakers(studies[variant])
         for algorithm, speaker in speakers(studies[variant]).items():
-            rows.append(CrossedRow(algorithm, variant, row_of(world, variant, speaker.trial), speaker))
+            name = row_of(world, variant, speaker.trial)
+            rows.append(CrossedRow(algorithm, variant, name, speaker, presets.get(algorithm)))
     sign = 1 if all(results.objective.higher for results in studies.values()) else -1
     return sorted(rows, key=lambda row: -sign * row.speaker.value)
+
+
+def preset_heading(world: World) -> str:
+    """Return the heading of the column of the presets, which has the world's first measure."""
+    return f"{measure_heading(world.measures[0])}, preset"
 
 
 def crossed_parts(world: World, studies: Mapping[str, StudyResults], folder: Path) -> list[str]:
@@ -67,6 +76,8 @@ def crossed_parts(world: World, studies: Mapping[str, StudyResults], folder: Pat
         return ["No trial did all its rounds."]
     metric = MEASURES[world.measures[0]]
     columns = {"Method": [row.name for row in rows]}
+    if with_presets := any(row.preset for row in rows):
+        columns[preset_heading(world)] = [format_measured(row.preset, metric) for row in rows]
     for measure in world.measures:
         columns[measure_heading(measure)] = [format_measured(row.speaker, MEASURES[measure]) for row in rows]
     selected = rows[0].speaker.results.selection_metric
@@ -82,6 +93,7 @@ def crossed_parts(world: World, studies: Mapping[str, StudyResults], folder: Pat
         f"![{world.title}: accuracy by round]({path.name})",
         Cells.from_columns(f"Every method, by {selected}, the best first", columns).markdown(),
         confirmed_how(studies),
+        *(["*Preset*: the first trial of each, whose values were set by hand."] if with_presets else []),
     ]
     for heading, cells in zip(headings, tables, strict=True):
         if cells is not None:

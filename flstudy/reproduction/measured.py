@@ -24,7 +24,7 @@ from typing import NamedTuple
 from flstudy.config import ConfigError
 from flstudy.reporting.sections.comparison import last_values
 from flstudy.reproduction.plan import MEASURES, World
-from flstudy.reproduction.values import row_name, speakers, variant_speakers
+from flstudy.reproduction.values import Speaker, preset_speakers, row_name, speakers, variant_speakers
 from flstudy.study import StudyResults, Trial
 
 FIXED = ("row", "shown", "study", "trial", "confirms", "settings", "rounds", "objective", "seed")
@@ -94,11 +94,16 @@ def _shown(world: World, studies: Mapping[str, StudyResults]) -> dict[str, set[t
             if row not in best or sign * results.value_of(trial) > sign * results.value_of(best[row]):
                 best[row] = trial
         return {"tuned": {("tuned", trial.number) for trial in best.values()}}
-    speaking = {
-        study: {(study, speaker.trial.number) for speaker in speakers(results).values()}
-        for study, results in studies.items()
+    if world.kind == "comparison":
+        return {stage: _numbers({stage: speakers(results)}) for stage, results in studies.items()}
+    return {
+        "preset": _numbers({study: preset_speakers(results) for study, results in studies.items()}),
+        "tuned": _numbers({study: speakers(results) for study, results in studies.items()}),
     }
-    return speaking if world.kind == "comparison" else {"tuned": set().union(*speaking.values())}
+
+
+def _numbers(speaking: Mapping[str, Mapping[str, Speaker]]) -> set[tuple[str, int]]:
+    return {(study, speaker.trial.number) for study, of_study in speaking.items() for speaker in of_study.values()}
 
 
 def _by_seed(measures: Iterable[str], results: StudyResults, trial: Trial) -> dict[int, dict[str, float]]:

@@ -99,6 +99,15 @@ def speakers(results: StudyResults) -> dict[str, Speaker]:
     return {best.trial.algorithm: Speaker(results, best.reported_trial, best.ranking_value) for best in results.best}
 
 
+def preset_speakers(results: StudyResults) -> dict[str, Speaker]:
+    """Return the first trial of each algorithm, which has the values of ``study.presets``; none without any."""
+    first: dict[str, Speaker] = {}
+    for trial in sorted(results.searched if results.section.get("presets") else [], key=lambda trial: trial.number):
+        if trial.algorithm not in first and results.eligible(trial):
+            first[trial.algorithm] = Speaker(results, trial, results.value_of(trial))
+    return first
+
+
 def variant_speakers(studies: Mapping[str, StudyResults]) -> dict[str, Speaker]:
     """Return the best trial of each variant, which has a study of its own; without those that have none."""
     best = {name: next(iter(speakers(results).values()), None) for name, results in studies.items()}

@@ -164,6 +164,8 @@ def test_a_page_shows_its_measured_values(path):
             values, spread = (np.array(list(trial.values(key).values())) for key in (measure, measure + SPREAD))
             text, heading = format_values(values, spread, MEASURES[measure]), measure_heading(measure)
             for column in trial.shown:
+                if world.kind == "crossed" and column == "preset" and measure != world.measures[0]:
+                    continue  # presets have a column for the first measure alone
                 assert cell(world, tables, trial, heading, column) == text, (trial.row, column, measure)
 
 
@@ -177,6 +179,6 @@ def cell(world, tables, trial, heading, column):
     else:
         title = next(iter(tables))
         named = {next(iter(tables[title][0])): trial.row}
-        place = f"{heading}, tuned" if world.kind == "sweep" else heading
+        place = f"{heading}, {column}" if world.kind == "sweep" or column == "preset" else heading
     (row,) = [row for row in tables[title] if named.items() <= row.items()]
     return row[place]

@@ -61,6 +61,19 @@ def test_rows_are_ordered_by_what_chose_them_and_compared_in_two_families(tmp_pa
     assert "| Flash (watched) - Flash | 4 | +0.0 | +0.0 to +0.0 | 1.000 | no difference shown |" in whole
 
 
+def test_presets_have_a_column_where_a_study_has_them(tmp_path):
+    world = World(name="w", title="A world", config=Path(__file__), kind="crossed", measures=("mean", "bits"),
+                  variants={"alone": ()}, compared="alone")  # fmt: skip
+    tried = [make_trial(str(n), "FedAvg", value) for n, value in enumerate((0.5, 0.8))]
+    curves = {str(n): {"test/accuracy": [[value] * 10] * 2, "test/mean_accuracy": [[value] * 10] * 2}
+              for n, value in enumerate((0.4, 0.7))}  # fmt: skip
+    presets = {"trials": 2, "presets": {"FedAvg": {"lr": 0.1}}}
+    done = {"alone": load_study(make_study(tmp_path / "a", tried, curves=curves, study=presets))}
+    (table,) = [part for part in crossed_parts(world, done, tmp_path) if "| Method | Mean accuracy %, preset |" in part]
+    assert "| FedAvg | 40.00 ± 0.00 | 70.00 ± 0.00 |" in table
+    assert [trial.shown for trial in measured_trials(world, done)] == [("preset",), ("tuned",)]
+
+
 def test_a_world_without_a_whole_trial_says_so(tmp_path):
     world = World(name="w", title="A world", config=Path(__file__), kind="crossed", variants={"alone": ()},
                   compared="alone")  # fmt: skip
