@@ -43,6 +43,15 @@ def test_it_is_short_and_its_links_lead_somewhere() -> None:
         assert (root / link).exists(), link
 
 
+def test_what_it_compares_is_what_the_data_of_the_study_carry() -> None:
+    from flstudy.reproduction.claims import read_claims, refuted
+
+    in_short = {"In short": read_claims(Path(__file__).parents[1] / "tune_configs" / "together")["In short"]}
+    assert refuted(in_short) == []
+    for sentence in in_short["In short"]:
+        assert str(sentence).rstrip(".") in " ".join(README.split())
+
+
 def test_what_it_says_of_the_papers_tables_and_figures_is_what_their_lines_say() -> None:
     from flstudy.reproduction.counterparts import read_counterparts
 

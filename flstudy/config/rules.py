@@ -89,6 +89,9 @@ def check_parts(parts: Parts, settings: Settings, recovery: Recovery, study: Stu
         where = f"study.objectives[{place - 1}].metric" if place else "study.objective.metric"
         if not cannot_know(parts.coordinator.task_function, objective.metric):
             refuse_unmeasured(objective.metric, measured, where)
+    chooses = study.objective.selection_metric
+    if chooses not in measured and not cannot_know(parts.coordinator.task_function, chooses):
+        raise study.objective.without_counterpart()
     for name in study.constraints:
         if not cannot_know(parts.coordinator.task_function, name):
             refuse_unmeasured(name, measured, "study.constraints")

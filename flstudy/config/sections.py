@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
+from flstudy.config.errors import ConfigError
 from flstudy.hyper import Configurable, hyper
 from flstudy.run_settings import RunSettings
 
@@ -49,6 +50,18 @@ class Objective(Configurable):
     def higher(self) -> bool:
         """Return whether a larger value is better."""
         return self.mode == "max"
+
+    @property
+    def selection_metric(self) -> str:
+        """Return the metric that chooses the best trial: this one, or its counterpart on validation data."""
+        return "valid/" + self.metric.removeprefix("test/") if self.metric.startswith("test/") else self.metric
+
+    def without_counterpart(self) -> ConfigError:
+        """Return the error of a test score whose counterpart on validation data is not measured."""
+        return ConfigError(
+            f"study.objective.metric must be measured as {self.selection_metric}, too, since validation data choose "
+            f"the best trial, got {self.metric!r}: search on valid/accuracy, or another metric of valid/"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,8 +76,7 @@ def crossed_parts(world: World, studies: Mapping[str, StudyResults], folder: Pat
         return ["No trial did all its rounds."]
     metric = MEASURES[world.measures[0]]
     columns = {"Method": [row.name for row in rows]}
-    if with_presets := any(row.preset for row in rows):
-        columns[preset_heading(world)] = [format_measured(row.preset, metric) for row in rows]
+    columns[preset_heading(world)] = [format_measured(row.preset, metric) for row in rows]
     for measure in world.measures:
         columns[measure_heading(measure)] = [format_measured(row.speaker, MEASURES[measure]) for row in rows]
     selected = rows[0].speaker.results.selection_metric
@@ -93,7 +92,7 @@ def crossed_parts(world: World, studies: Mapping[str, StudyResults], folder: Pat
         f"![{world.title}: accuracy by round]({path.name})",
         Cells.from_columns(f"Every method, by {selected}, the best first", columns).markdown(),
         confirmed_how(studies),
-        *(["*Preset*: the first trial of each, whose values were set by hand."] if with_presets else []),
+        "*Preset*: the first trial of each, whose values no search drew.",
     ]
     for heading, cells in zip(headings, tables, strict=True):
         if cells is not None:

@@ -100,9 +100,9 @@ def speakers(results: StudyResults) -> dict[str, Speaker]:
 
 
 def preset_speakers(results: StudyResults) -> dict[str, Speaker]:
-    """Return the first trial of each algorithm, which has the values of ``study.presets``; none without any."""
+    """Return the first trial of each algorithm, which has its own values: none that the search drew."""
     first: dict[str, Speaker] = {}
-    for trial in sorted(results.searched if results.section.get("presets") else [], key=lambda trial: trial.number):
+    for trial in sorted(results.searched, key=lambda trial: trial.number):
         if trial.algorithm not in first and results.eligible(trial):
             first[trial.algorithm] = Speaker(results, trial, results.value_of(trial))
     return first

@@ -34,20 +34,14 @@ class BestTrial(NamedTuple):
         return self.value if self.confirmation is None else self.confirmed_value
 
 
-def selection_metric(objective: Objective) -> str:
-    """Return the objective's metric, on validation data where the study searched on a test score."""
-    metric = objective.metric
-    return "valid/" + metric.removeprefix("test/") if metric.startswith("test/") else metric
-
-
 def decisive_metrics(objectives: Sequence[Objective], constraints: Iterable[str]) -> list[str]:
     """Return the metrics by which a study decides: its objectives, what trials are chosen by, its constraints."""
-    return [*(goal.metric for goal in objectives), selection_metric(objectives[0]), *constraints]
+    return [*(goal.metric for goal in objectives), objectives[0].selection_metric, *constraints]
 
 
 def value_of(trial: Trial, objective: Objective) -> float:
     """Return a trial's last value of the selection metric, mean over replicas; NaN where it has none."""
-    metric = selection_metric(objective)
+    metric = objective.selection_metric
     return trial.objective if metric == objective.metric else trial.metrics.get(metric, math.nan)
 
 

@@ -22,7 +22,7 @@ from flstudy.config.registry import SECTIONS
 from flstudy.config.values import anchored, classes_in
 from flstudy.metrics.drift import Recovery
 from flstudy.remote import is_uri
-from flstudy.study.best import BestTrial, best_trials, eligible, selection_metric, value_of
+from flstudy.study.best import BestTrial, best_trials, eligible, value_of
 from flstudy.study.damage import DamageError, parse_json, read_bounded, reason_of
 from flstudy.study.folder import EARLIER_FORMAT, StudyFolder
 from flstudy.study.records import (
@@ -118,7 +118,7 @@ class StudyResults:
     @property
     def selection_metric(self) -> str:
         """The metric by which trials are chosen."""
-        return selection_metric(self.objective)
+        return self.objective.selection_metric
 
     @property
     def searched(self) -> tuple[Trial, ...]:

@@ -172,6 +172,8 @@ class TrialTraining:
             raise ConfigError(
                 f"study.objective.metric must be a metric that is measured, got {self.objective.metric!r}: {hint}"
             )
+        if self.trial.status is Status.FINISHED and self.objective.selection_metric not in self.trial.metrics:
+            raise self.objective.without_counterpart()
         return coordinator
 
     def keep(self, coordinator: "Coordinator | None") -> None:

@@ -75,3 +75,10 @@ def test_a_figure_that_evaluations_cannot_tell_is_refused(metric, every, takes, 
             f"evaluate_every must let {metric} be told, got {every}: there are too few evaluations before or after "
             "what happens in round 31; lower it"
         )
+
+
+def test_a_test_score_that_no_validation_data_stand_for_is_refused():
+    """Validation data choose the best trial, and those of participants' models are of test data alone."""
+    with pytest.raises(ConfigError, match=r"measured as valid/personal_accuracy, too, .* got 'test/p"):
+        load(QUICK, {"study.objective.metric": "test/personal_accuracy"}, command="tune")
+    load(QUICK, {"study.objective.metric": "test/accuracy"}, command="tune")

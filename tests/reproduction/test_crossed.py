@@ -41,14 +41,14 @@ def test_rows_are_ordered_by_what_chose_them_and_compared_in_two_families(tmp_pa
     }
     rows = crossed_rows(world, done)
     assert [row.name for row in rows] == ["FedAvg (watched)", "Flash", "Flash (watched)", "FedAvg"]
-    summary, picture, table, how, *rest = crossed_parts(world, done, tmp_path)
+    summary, picture, table, how, _, *rest = crossed_parts(world, done, tmp_path)
     assert summary.startswith("**FedAvg (watched) leads**: 80.0 ± 1.4 %. The next by validation data is Flash, 70.0 ±")
     assert summary.endswith("Of 3 others it is shown to be better than 3.")
     assert is_drawn(tmp_path / "w-curves.png")
     assert "(w-curves.png)" in picture
     head, *lines = [line for line in table.splitlines() if line.startswith("| ")]
-    assert head == "| Method | Mean accuracy % | Traffic, Gbit |"
-    assert lines[0] == "| FedAvg (watched) | 80.00 ± 1.41 | 2.50 ± 0.00 |"
+    assert head == "| Method | Mean accuracy %, preset | Mean accuracy % | Traffic, Gbit |"
+    assert lines[0] == "| FedAvg (watched) | – | 80.00 ± 1.41 | 2.50 ± 0.00 |"
     assert how == (
         "Trials of every method: 1 on the seeds 0, 44, nobody stopped early; the best of each once more on the new "
         "seeds 1000, 1001, 1002, 1003, which chose nothing: its row is of these."
@@ -61,14 +61,13 @@ def test_rows_are_ordered_by_what_chose_them_and_compared_in_two_families(tmp_pa
     assert "| Flash (watched) - Flash | 4 | +0.0 | +0.0 to +0.0 | 1.000 | no difference shown |" in whole
 
 
-def test_presets_have_a_column_where_a_study_has_them(tmp_path):
+def test_first_trials_have_a_column_of_their_own(tmp_path):
     world = World(name="w", title="A world", config=Path(__file__), kind="crossed", measures=("mean", "bits"),
                   variants={"alone": ()}, compared="alone")  # fmt: skip
     tried = [make_trial(str(n), "FedAvg", value) for n, value in enumerate((0.5, 0.8))]
     curves = {str(n): {"test/accuracy": [[value] * 10] * 2, "test/mean_accuracy": [[value] * 10] * 2}
               for n, value in enumerate((0.4, 0.7))}  # fmt: skip
-    presets = {"trials": 2, "presets": {"FedAvg": {"lr": 0.1}}}
-    done = {"alone": load_study(make_study(tmp_path / "a", tried, curves=curves, study=presets))}
+    done = {"alone": load_study(make_study(tmp_path / "a", tried, curves=curves))}
     (table,) = [part for part in crossed_parts(world, done, tmp_path) if "| Method | Mean accuracy %, preset |" in part]
     assert "| FedAvg | 40.00 ± 0.00 | 70.00 ± 0.00 |" in table
     assert [trial.shown for trial in measured_trials(world, done)] == [("preset",), ("tuned",)]

@@ -6,7 +6,7 @@ import pytest
 
 from flstudy.config import Objective
 from flstudy.study import Status, Trial, best_trials, eligible
-from flstudy.study.best import selection_metric, value_of
+from flstudy.study.best import value_of
 
 ROUNDS = 60
 
@@ -62,7 +62,7 @@ def test_algorithms_are_ordered_by_what_they_are_judged_by():
 
 def test_a_test_score_chooses_nothing():
     objective = Objective(metric="test/accuracy")
-    assert selection_metric(objective) == "valid/accuracy"
+    assert objective.selection_metric == "valid/accuracy"
     trials = [trial(0, 0.9, metrics={"valid/accuracy": 0.6}), trial(1, 0.7, metrics={"valid/accuracy": 0.8})]
     assert best_trials(trials, objective, ROUNDS)[0].trial.number == 1
     assert math.isnan(value_of(trial(2, 0.9), objective))

@@ -138,6 +138,23 @@ def test_an_objective_that_is_never_measured_fails_with_the_nearest_name():
     assert heard[-1].objective == -WORST
 
 
+def test_a_test_score_without_a_counterpart_on_validation_data_fails():
+    """Only a run tells what a module's own steps log; else no trial of the study could be its best one."""
+
+    class OnTestDataAlone(StandIn):
+        def run(self, on_round, **named):
+            def hidden(record):
+                on_round(record._replace(metrics={k: v for k, v in record.metrics.items() if k[:6] != "valid/"}))
+
+            super().run(hidden, **named)
+
+    section = study(objective=Objective(metric="test/accuracy"))
+    assert run({}, config=StandIn(study=section))[0].status == "finished"
+    trial, *_ = run({}, config=OnTestDataAlone(study=section))
+    assert trial.status == "failed"
+    assert "must be measured as valid/accuracy, too, since validation data choose the best trial" in trial.error
+
+
 def test_ctrl_c_closes_the_run():
     def interrupt(trial, save):
         raise KeyboardInterrupt
