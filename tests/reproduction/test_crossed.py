@@ -53,8 +53,8 @@ def test_rows_are_ordered_by_what_chose_them_and_compared_in_two_families(tmp_pa
         "Trials of every method: 1 on the seeds 0, 44, nobody stopped early; the best of each once more on the new "
         "seeds 1000, 1001, 1002, 1003, which chose nothing: its row is of these."
     )
-    kept = {trial.row: trial.values("mean") for trial in measured_trials(world, done) if trial.shown == ("tuned",)}
-    assert kept == {row.name: row.by_seed("test/mean_accuracy") for row in rows}
+    measured = {trial.row: trial.values("mean") for trial in measured_trials(world, done) if trial.shown == ("tuned",)}
+    assert measured == {row.name: row.by_seed("test/mean_accuracy") for row in rows}
     whole = "\n".join(rest)
     assert "| FedAvg (watched) - FedAvg | 4 | +30.0 | " in whole
     assert whole.count("FedAvg (watched) - Flash |") == 1  # with the leader, and not among what a variant does
