@@ -64,11 +64,6 @@ def crossed_rows(world: World, studies: Mapping[str, StudyResults]) -> list[Cros
     return sorted(rows, key=lambda row: -sign * row.speaker.value)
 
 
-def preset_heading(world: World) -> str:
-    """Return the heading of the column of the presets, which has the world's first measure."""
-    return f"{measure_heading(world.measures[0])}, preset"
-
-
 def crossed_parts(world: World, studies: Mapping[str, StudyResults], folder: Path) -> list[str]:
     """Return the Markdown of a crossed world, and its figure in ``folder``."""
     rows = crossed_rows(world, studies)
@@ -76,7 +71,7 @@ def crossed_parts(world: World, studies: Mapping[str, StudyResults], folder: Pat
         return ["No trial did all its rounds."]
     metric = MEASURES[world.measures[0]]
     columns = {"Method": [row.name for row in rows]}
-    columns[preset_heading(world)] = [format_measured(row.preset, metric) for row in rows]
+    columns[f"{measure_heading(world.measures[0])}, preset"] = [format_measured(row.preset, metric) for row in rows]
     for measure in world.measures:
         columns[measure_heading(measure)] = [format_measured(row.speaker, MEASURES[measure]) for row in rows]
     selected = rows[0].speaker.results.selection_metric

@@ -105,7 +105,7 @@ def ablation_figure(speakers: Sequence[Speaker], measures: Sequence[str]) -> Fig
     numbers = {key: sorted({n for s in speakers if (n := _number(s, key)) is not None}) for key in keys}
     varied = max(keys, key=lambda key: len(numbers[key]), default="")
     shares = [MEASURES[measure] for measure in measures if is_fraction(MEASURES[measure])]
-    if not shares or len(numbers[varied]) < LEAST_NUMBERS:
+    if not shares or len(numbers.get(varied, ())) < LEAST_NUMBERS:
         return None
     lines: dict[str, list[Speaker]] = {}
     for speaker in speakers:

@@ -1,11 +1,11 @@
-"""A comparison of algorithms: its columns *Preset* and *Tuned*."""
+"""Tables of a comparison, with its columns *Preset* and *Tuned*, and of an ablation."""
 
 from pathlib import Path
 
 import pytest
 
 from flstudy.reproduction.measured import measured_trials
-from flstudy.reproduction.pages import comparison_parts
+from flstudy.reproduction.pages import ablation_parts, comparison_parts
 from flstudy.reproduction.plan import Paper, World
 from flstudy.study import load_study
 
@@ -48,3 +48,10 @@ def test_the_file_beside_the_page_says_the_same(done):
         "preset": {0: 0.9, 44: 0.9},
         "tuned": dict.fromkeys(NEW, 0.7),
     }
+
+
+def test_an_ablation_without_a_whole_trial_has_an_empty_table(tmp_path):
+    nobody = load_study(make_study(tmp_path / "a", [make_trial("0", "FedAvg", 0.1, status="diverged")]))
+    world = World(name="w", title="A world", config=Path(__file__), kind="ablation")
+    (table,) = ablation_parts(world, {"preset": nobody}, tmp_path)
+    assert [line for line in table.splitlines() if line.startswith("| ")] == ["| algorithm | lr | Accuracy % |"]
