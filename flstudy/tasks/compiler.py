@@ -65,6 +65,7 @@ def core_decompositions() -> dict[Any, Any]:
 
 def decompositions() -> dict[Any, Any]:
     """Return the decompositions of operators into simpler ones by which the compiler of libraries works."""
+    import torch._inductor.lowering  # noqa: F401  max_pool2d's decomposition uses it and does not import it
     from torch._inductor.decomposition import select_decomp_table
 
     table: dict[Any, Any] = select_decomp_table()

@@ -115,3 +115,13 @@ def test_another_process_finds_the_programs():
     compared({}, FedAvg(lr=0.5), task=lambda: module(cell(activation="relu")))
     code = f"from {__name__} import found_on_disk; found_on_disk()"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_process_may_begin_with_a_program_that_pools():
+    code = """if True:
+        import torch
+        from flstudy.tasks import compiler
+        pool = compiler.decompositions()[torch.ops.aten.max_pool2d_with_indices.default]
+        assert pool(torch.arange(4.0).reshape(1, 1, 2, 2), [2, 2])[0] == 3
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
