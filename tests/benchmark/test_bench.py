@@ -24,6 +24,7 @@ from flstudy.execution import vectorized
 from flstudy.tasks import TaskFunction
 
 from ..worlds import flat_parameters, run
+from . import speed
 
 ROOT = Path(__file__).parents[2]
 
@@ -247,3 +248,12 @@ def test_the_limit_multiplies_what_a_step_does() -> None:
     assert ("mm", (64, 10), (10, 60)) in shapes
     assert products(WORKLOADS["cnn"], "32-true").total() == 2 + 2 + 2 + 4
     assert max(products(WORKLOADS["lstm"], "32-true").values()) >= 20  # the recurrence's, one by one
+
+
+def test_the_tables_of_readme_and_docs_are_those_of_the_rates_that_were_kept() -> None:
+    rates, readme = speed.read(), (ROOT / "README.md").read_text().splitlines()
+    assert {len(runs) for workload in rates.values() for runs in workload.values()} == {4}
+    assert {speed.readme_row(rates, name) for name in speed.IN_README} <= set(readme)
+    assert "Compiling comes on top, {:.0f} to {:.0f} s".format(*speed.seconds_to_compile()) in " ".join(readme)
+    docs = (ROOT / "docs" / "speed.md").read_text().splitlines()
+    assert {speed.docs_row(rates, name) for name in speed.IN_DOCS} <= set(docs)
