@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 import flstudy
 from flstudy.cli import main
 from flstudy.config import Config, ConfigError, load
-from flstudy.config.composition import quick_check, with_edits
+from flstudy.config.composition import composed, quick_check, with_edits
 from flstudy.config.help import KINDS
 from flstudy.config.reading import content_of
 from flstudy.config.registry import ROOTS
@@ -169,7 +169,7 @@ def test_all_shipped_configs_are_valid_for_any_validator():
     assert len(configs()) > 20
     for path in configs():
         assert STANDARD.is_valid(json.loads(json.dumps(content_of(path)))), path
-        completed(content_of(path), imports=False)
+        completed(composed(content_of(path), {}), imports=False)
 
 
 def test_a_node_says_what_an_editor_shows():
