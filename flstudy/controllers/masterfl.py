@@ -18,7 +18,7 @@ Laws: with the paper's constants the tests cannot fire before T is far beyond an
 ends of blocks restart.
 Differs: Alg. 3 prints Test 1 without 2^-k. F̃ is in an appendix that is not public; here F̃_t = max(0, mean of F over the
 instance's own t' rounds - ρ(t')), which meets Requirement 1 where the world stands still. F is measured on the model
-that devices receive, not after the round. After a detection the paper's text goes on with a longer block
+that devices receive, not after the round. After a detection the paper goes on with a longer block
 (``on_detect: increment``), MASTER with order 0 (``reset``). MASTER tests all instances that end, Alg. 3 the running one
 (``tests``). A block has at most the first power of two ≥ T rounds.
 """
@@ -80,8 +80,8 @@ class MasterFL(Detector):
 
     rounds: int | None = hyper(None, "[2, 1e6]")
     """T, horizon on which ρ̂ and the longest block depend; null: the run's rounds."""
-    on_detect: Literal["reset", "increment"] = "reset"
-    """The block after a detection: of order 0, or of the next order."""
+    on_detect: Literal["increment", "reset"] = "increment"
+    """The block after a detection: of the next order (Alg. 3), or of order 0 (MASTER)."""
     instance_init: Literal["last", "longest", "current", "first", "random"] = "last"
     """Model with which an instance begins; the paper says "from scratch" (sec. IV). One for a whole block: the model
     with which the last block ended (last), that of its longest instance (longest), or the run's first (first). One for

@@ -1,6 +1,7 @@
 """Every config and every row of Master-FL's reproduction loads, and runs two rounds; on small files in LIBSVM's format
 where it asks for these."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,9 +65,11 @@ def test_the_paper_s_numbers(path):
     flat, kind = config.flat(), path.stem.rpartition("_")[2]
     assert (config.rounds, flat["population.clients"], flat["population.participants"]) == (500, 20, 20)
     assert (flat["task"], flat["task.l1"]) == ("Logistic", 2e-4)
-    if path.stem.startswith("digits"):
-        assert config.drift_rounds() in DRIFTS.values()
-    elif path.stem != "rho_hat_scale":
+    if path.stem == "rho_hat_scale":
+        assert config.drift_rounds() == DRIFTS["covtype"]
+    elif path.stem.startswith("digits"):
+        assert config.drift_rounds() == DRIFTS["mnist"]
+    else:
         assert config.drift_rounds() == DRIFTS[flat.get("population.dataset.name") or "mnist"]
         assert (flat["population.data_stream.mean"], flat["population.data_stream.deviation"]) == (1000, 200)
         assert flat["population.data_stream.source"] == "everybody"
@@ -89,30 +92,47 @@ def test_rows_are_tuned_equally_and_are_what_they_are_called():
             assert ("controller.rho_hat_scale" in config.study.search) == bool(masters)
 
 
-def test_nobody_is_tuned_at_the_paper_s_rates():
+@pytest.mark.parametrize("world", ["digits-swap-paper", "digits-introduction-paper", "fmnist-swap-paper"])
+def test_nobody_is_tuned_at_the_paper_s_rates(world):
     """Sec. VI: η = 1/√T, one step of everybody on all that a device has; Alg. 3: an instance of L rounds has 1/√L."""
-    rows = ("Master-FL-FedAvg", "Master-FL-FedOmd", "FedNova", "FedProx", "FedAvg")
-    configs = {stage.name: stage_config(PLAN, stage) for stage in stages_of(PLAN, ["digits-swap-paper"])}
+    rows = ("Master-FL-FedAvg", "Master-FL-FedOmd", "FedNova", "FedProx", "FedAvg", "FedOmd")
+    configs = {stage.name: stage_config(PLAN, stage) for stage in stages_of(PLAN, [world])}
     assert list(configs)[: len(rows)] == list(rows)
     for name, config in configs.items():
         flat = config.flat()
         assert config.study.trials == 1
         assert flat["population.epochs"] == (5 if name.endswith("5-steps") else 1)
-        assert flat["algorithm.lr"] == (1.0 if name.startswith("Master") else pytest.approx(500**-0.5, rel=1e-3))
-    controllers = {
-        name: config.build()[0].controllers[0] for name, config in configs.items() if name.startswith("Master")
-    }
-    changed = [
-        (controller.instance_init, controller.tests, controller.rho_hat_scale) for controller in controllers.values()
-    ]
-    assert changed[:3] == [("last", "active", 1e-3)] * 2 + [("last", "active", 1.0)]
-    assert changed[3:] == [("longest", "active", 1e-3), ("current", "active", 1e-3), ("last", "all", 1e-3)]
+        of_one = name.startswith("Master") or name.endswith("eta-1")
+        assert flat["algorithm.lr"] == (1.0 if of_one else pytest.approx(500**-0.5, rel=1e-3))
+    masters = {name: config.build()[0].controllers[0] for name, config in configs.items() if name.startswith("Master")}
+    printed = MasterFL(rounds=500, loss_max=2.3)
+    assert (printed.rho_hat_scale, printed.on_detect, printed.tests) == (1.0, "increment", "active")
+    for name, master in masters.items():
+        changed = {
+            "": {},
+            "-kappa": {"rho_hat_scale": 3e-4},
+            "-kappa-reset": {"rho_hat_scale": 1e-4, "on_detect": "reset"},
+            "-longest": {"instance_init": "longest"},
+            "-current": {"instance_init": "current"},
+            "-kappa-all-tests": {"rho_hat_scale": 3e-4, "tests": "all"},
+        }
+        how = name.removeprefix("Master-FL-FedAvg").removeprefix("Master-FL-FedOmd")
+        assert master.planned(500) == replace(printed, **changed[how])
+
+
+def test_who_chooses_kappa_does_not_judge():
+    """Neither seeds nor rounds of drifts of the world in which κ is chosen are those of a world that uses it."""
+    chooses = stage_config(PLAN, stages_of(PLAN, ["rho-hat-scale"])[0])
+    for stage in stages_of(PLAN, ["digits-swap-paper", "digits-introduction-paper", "fmnist-swap-paper"]):
+        config = stage_config(PLAN, stage)
+        assert not {*config.seeds} & {*chooses.seeds}
+        assert config.drift_rounds() == DRIFTS["mnist"] != chooses.drift_rounds()
 
 
 def test_the_scales_reach_from_never_to_always():
     config = load(PLAN.folder / "rho_hat_scale.yaml")
     scales = config.study.search["controller.rho_hat_scale"]["choice"]
-    assert config.study.trials == len(scales)
+    assert config.study.trials == len(scales) * len(config.study.search["controller.on_detect"]["choice"])
     masters = [MasterFL(rounds=500, rho_hat_scale=scale, loss_max=2.3) for scale in scales]
     assert [3 * master.rho_hat(500) > 1 for master in masters] == [scale > 0.0135 for scale in scales]
     assert any(scale > 0.0135 for scale in scales)
