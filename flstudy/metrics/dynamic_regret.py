@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import ClassVar
 
 import lightning as L
@@ -13,8 +14,8 @@ from flstudy.metrics.optimum import Optimum, RoundLoss
 from flstudy.population import Population
 from flstudy.user_error import UserError
 
-SO_FAR = "regret/dynamic"
-NAMES = ("regret/round", SO_FAR, "world/variation")
+SUMS = ("regret/dynamic", "world/drift")
+NAMES = ("regret/round", "world/variation", *SUMS)
 """Names of a round's metrics."""
 
 
@@ -38,7 +39,7 @@ class Regret(Configurable):
 
 
 class DynamicRegret:
-    """Dynamic regret of one run; its sum so far is in the last round's metrics, so that it resumes exactly.
+    """Dynamic regret of one run; its sums so far are in the last round's metrics, so that it resumes exactly.
 
     Raises:
         UserError: for a task without losses of single examples.
@@ -60,8 +61,9 @@ class DynamicRegret:
             before: the last round's metrics.
 
         Returns:
-            ``regret/round``, F_t(x_t) - min F_t; ``regret/dynamic``, its sum since round 1; and ``world/variation``,
-            a lower bound of Δ_t: the largest |F_t - F_(t-1)| at x_t and at the optima of both rounds, 0 in round 1.
+            ``regret/round``, F_t(x_t) - min F_t; ``world/variation``, a lower bound of Δ_t: the largest
+            |F_t - F_(t-1)| at x_t and at the optima of both rounds, 0 in round 1; ``regret/dynamic`` and
+            ``world/drift``, their sums since round 1.
 
         Raises:
             UserError: for several models, or where the tolerance is not reached.
@@ -80,6 +82,7 @@ class DynamicRegret:
             gaps = (self.round_loss.loss(round, models) - self.round_loss.loss(round - 1, models)).abs()
             moved = gaps.max(1).values.tolist()
         suffered = (self.round_loss.loss(round, x[:, None])[:, 0] - best.loss).tolist()
-        so_far = before[SO_FAR] if round > 1 else [0.0] * len(x)
-        total = [before + now for before, now in zip(so_far, suffered, strict=True)]
-        return dict(zip(NAMES, (suffered, total, moved), strict=True))
+        nothing = dict.fromkeys(SUMS, [0.0] * len(x))
+        so_far = [(before if round > 1 else nothing)[name] for name in SUMS]
+        sums = [list(map(add, earlier, now)) for earlier, now in zip(so_far, (suffered, moved), strict=True)]
+        return dict(zip(NAMES, (suffered, moved, *sums), strict=True))

@@ -186,6 +186,7 @@ METRICS: dict[str, Metric] = {
             ("regret/round", "Regret of the round", "", "min", "F_t(x_t) - min F_t."),
             ("regret/dynamic", "Dynamic regret", "", "min", "Sum of regret/round since round 1."),
             ("world/variation", "Variation", "", None, "Lower bound of Δ_t: most that a loss changes between rounds."),
+            ("world/drift", "Cumulative drift", "", None, "Lower bound of Δ: sum of world/variation since round 1."),
         ),
         *_rows(
             "round",

@@ -1,5 +1,5 @@
 """Figures of FLASH (Panchal et al. 2023): curves by kind of method, and a server at a drift; curves of variants, and of
-what an ablation varies."""
+what an ablation varies; dynamic regret beside its bound (Ganguly & Aggarwal 2024)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from flstudy.metrics.registry import METRICS, is_fraction
 from flstudy.reporting.looks import looks_of
 from flstudy.reporting.multiples import Line, line_figure
 from flstudy.reporting.ranking import rank
-from flstudy.reporting.style import draw_mean, finish, legend_above, mark_events, new_panels
+from flstudy.reporting.style import GREY, draw_mean, finish, legend_above, mark_events, new_panels
 from flstudy.reproduction.plan import MEASURES
 from flstudy.reproduction.values import Speaker, row_name
 from flstudy.study import StudyResults
@@ -132,6 +132,39 @@ def ablation_figure(speakers: Sequence[Speaker], measures: Sequence[str]) -> Fig
     labels = dict.fromkeys(label for axes in panels for label in axes.get_legend_handles_labels()[1])
     legend_above(figure, panels, labels, below=True)
     return figure
+
+
+def regret_figure(rows: Mapping[str, Speaker]) -> Figure | None:
+    """Return the figure of dynamic regret by the rate of its bound, means over seeds, both logarithmic; a colour for
+    each method, whose rows are called "METHOD, SETTING". None without rows."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for name, speaker in rows.items():
+        rate, regret = regret_rate(speaker), speaker.last("regret/dynamic")
+        points.setdefault(name.partition(", ")[0], []).append((float(rate.mean()), float(regret.mean())))
+    if not points:
+        return None
+    figure, (axes,) = new_panels(1, 1, 4.2)
+    for method, look in looks_of(points).items():
+        x, y = np.array(sorted(points[method])).T
+        axes.scatter(x, y, color=look.colour, s=28, label=method)
+    ends = np.array(
+        [min(rate for row in points.values() for rate, _ in row), max(x for row in points.values() for x, _ in row)]
+    )
+    axes.plot(ends, ends, color=GREY, linestyle=(0, (3, 3)), linewidth=1.0, label="the rate itself")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    finish(axes, xlabel="min(√(L T), Δ^⅓ T^⅔ + √T)", ylabel="Dynamic regret")
+    legend_above(figure, [axes], [*points, "the rate itself"])
+    return figure
+
+
+def regret_rate(speaker: Speaker) -> np.ndarray:
+    """Return the rate [S] of Theorem 3's bound, eq. (38) without constants and logarithms: L is at least 1, and Δ the
+    lower bound that was measured."""
+    _, variation = speaker.curve("world/variation")
+    changes, drift = np.maximum((variation > 0).sum(1), 1), speaker.last("world/drift")
+    rounds = speaker.trial.rounds
+    return np.minimum(np.sqrt(changes * rounds), np.cbrt(drift) * rounds ** (2 / 3) + np.sqrt(rounds))
 
 
 def _number(speaker: Speaker, key: str) -> float | None:

@@ -21,7 +21,7 @@ from flstudy.reporting.sections.traffic import traffic_cells, traffic_figure, tr
 from flstudy.reporting.style import PAGE_DPI, to_png
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.reproduction.crossed import crossed_parts
-from flstudy.reproduction.figures import ablation_figure, alarm_figure, grouped_curves, variant_curves
+from flstudy.reproduction.figures import ablation_figure, alarm_figure, grouped_curves, regret_figure, variant_curves
 from flstudy.reproduction.measured import WITH_VALUES, as_csv, measured_trials
 from flstudy.reproduction.plan import MEASURES, STAGES, Paper, PublishedValue, World
 from flstudy.reproduction.sessions import session_parts
@@ -288,10 +288,11 @@ def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) ->
         columns[heading] = [format_measured(speaker, metric) for speaker in rows.values()]
     lost = [name for name in studies if name not in rows]
     searched = any(len(results.searched) > 1 for results in studies.values())
-    drawn = {
-        "curves": variant_curves(world.title, rows),
-        "losses": loss_figure([NamedRun(name, speaker.results, speaker.trial) for name, speaker in rows.items()]),
-    }
+    if "regret" in world.measures:
+        drawn = {"regret": regret_figure(rows)}
+    else:
+        runs = [NamedRun(name, speaker.results, speaker.trial) for name, speaker in rows.items()]
+        drawn = {"curves": variant_curves(world.title, rows), "losses": loss_figure(runs)}
     return [
         *(tell_judges(rows, MEASURES["accuracy"]) if "accuracy" in world.measures else []),
         Cells.from_columns("Every method, tuned" if searched else "Every method, nobody tuned", columns).markdown(),

@@ -31,6 +31,7 @@ MEASURES = {  # name in published.csv -> metric
     "initial": "test/initial_accuracy",
     "mean": "test/mean_accuracy",
     "regret": "regret/dynamic",
+    "drift": "world/drift",
     "epochs": "fit/drift_epochs",
     "loss": "test/loss",
     "bits": "traffic/bits",

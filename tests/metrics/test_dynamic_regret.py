@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from flstudy.algorithms import FedAvg, HypCluster
 from flstudy.config import ConfigError, load
-from flstudy.metrics.dynamic_regret import DynamicRegret, Regret
+from flstudy.metrics.dynamic_regret import NAMES, DynamicRegret, Regret
 from flstudy.metrics.optimum import RoundLoss
 from flstudy.metrics.regret import dynamic_regret, variation
 from flstudy.population import RepeatedDrift
@@ -52,6 +52,7 @@ def test_a_run_logs_equation_7(scene):
             models = torch.stack([module.servers[t].x[s], optima[t].x[s], optima[t - 1].x[s]])[None].expand(3, -1, -1)
             pair = torch.stack([round_loss.loss(t, models)[s], round_loss.loss(t + 1, models)[s]], -1)
             assert curves[t, 2, s] == pytest.approx(float(variation(pair)[0]), abs=1e-12)
+    assert difference(measured(module, "world/drift")[:, 0].numpy(), curves[:, 2].cumsum(0)) <= 1e-12
     moved = [t + 1 for t in range(ROUNDS) if (curves[t, 2] > 0).any()]
     assert moved == DRIFTS
 
@@ -62,8 +63,7 @@ def test_a_resumed_run_logs_the_same_bit_for_bit(scene):
     with torch.no_grad():
         task.linear.weight.add_(1.0)  # another process's task begins elsewhere
     resumed = go(ROUNDS, ckpt_path=str(path / "epoch=4.ckpt"), task=task)
-    names = ("regret/round", "regret/dynamic", "world/variation")
-    assert torch.equal(measured(module, *names)[5:], measured(resumed, *names))
+    assert torch.equal(measured(module, *NAMES)[5:], measured(resumed, *NAMES))
 
 
 def test_regret_changes_nothing_else(scene):
@@ -84,8 +84,8 @@ def test_a_later_round_that_cannot_be_solved_has_no_regret_and_the_rounds_go_on(
     monkeypatch.setattr(DynamicRegret, "optimum", fails)
     module = go(6)
     assert torch.equal(module.server.x, go(6, regret=None).server.x)
-    defined = measured(module, "regret/round", "regret/dynamic", "world/variation").isfinite().all(-1)
-    assert defined.tolist() == [[True] * 3] * 3 + [[False] * 3, [True, False, True], [True, False, True]]
+    defined = measured(module, *NAMES).isfinite().all(-1)
+    assert defined.tolist() == [[True] * 4] * 3 + [[False] * 4, *[[True, True, False, False]] * 2]
     monkeypatch.setattr(DynamicRegret, "optimum", lambda self, round: fails(self, 4))
     with pytest.raises(UserError, match="above the tolerance"):  # before there are rounds to lose
         go(1)
