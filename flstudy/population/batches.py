@@ -28,15 +28,24 @@ class Batches(NamedTuple):
 
 
 class BatchPlan(NamedTuple):
-    """Local work of a device in a round: ``epochs`` over its data, or exactly ``steps`` minibatches."""
+    """Local work of a device in a round: ``epochs`` over its data or ``max_steps`` minibatches, whichever ends
+    first; or exactly ``steps`` minibatches."""
 
     batch_size: int
     epochs: int
     steps: int | None = None
+    max_steps: int | None = None
+
+    def count(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of steps [L] in a round of devices that hold so many examples [L]."""
+        if self.steps is not None:
+            return np.full(len(examples), self.steps)
+        steps = self.epochs * -(-examples // self.batch_size)
+        return steps if self.max_steps is None else np.minimum(steps, self.max_steps)
 
     def longest(self, examples: int) -> int:
         """Return the number of steps in a round of a device that holds so many examples."""
-        return self.epochs * -(-examples // self.batch_size) if self.steps is None else self.steps
+        return int(self.count(np.array([examples]))[0])
 
     def rows(
         self, seed: NDArray[np.int64], number: int, device: NDArray[np.int64], lists: list[NDArray[np.int64]]
@@ -53,7 +62,7 @@ class BatchPlan(NamedTuple):
         """
         sizes = np.array([len(rows) for rows in lists])
         assert sizes.min() >= 1
-        steps = -(-sizes // self.batch_size) * self.epochs if self.steps is None else np.full(len(lists), self.steps)
+        steps = self.count(sizes)
         table = np.full((len(lists), int(steps.max()), self.batch_size), -1, dtype=np.int64)
         ends = np.zeros(table.shape[:2], dtype=np.int64)
         word = random_bits(seed, "batches", number, device)

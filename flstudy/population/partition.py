@@ -281,15 +281,20 @@ class PartialOverlap(LabelGroups):
 @dataclass(frozen=True, kw_only=True)
 class TwoShard(LabelPartition):
     """Two-shard (Chang et al. 2025): labels are divided into as many batches as there are devices, each batch into two
-    shards. Every device holds one shard of each of two batches."""
+    shards. Every device holds one shard of each of two batches, which are drawn at random."""
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        if clients < 2:
+            raise UserError(f"TwoShard: clients must be 2 or more, since a batch has two devices, got {clients}")
         owner = np.empty(len(labels), dtype=np.int64)
-        for device, rows in enumerate(label_batches(labels, clients, rng, "TwoShard")):
+        firsts, seconds = rng.permutation(clients), rng.permutation(clients)
+        while (firsts == seconds).any():  # nobody gets both shards of a batch
+            seconds = rng.permutation(clients)
+        for batch, rows in enumerate(label_batches(labels, clients, rng, "TwoShard")):
             first, second = np.array_split(rows, 2)
-            owner[first], owner[second] = device, (device + 1) % clients
+            owner[first], owner[second] = firsts[batch], seconds[batch]
         return owner
 
 

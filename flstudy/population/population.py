@@ -198,6 +198,7 @@ class Population(L.LightningDataModule):
         batch_size: B, examples of a local minibatch.
         epochs: E, (largest) number of local epochs.
         steps: K, exact number of local minibatches instead of epochs.
+        max_steps: most local minibatches; a device's fit ends with them or with its epochs, whichever comes first.
         valid: share of each device's examples kept for validation, unless the data set has a split of its own.
         test: share of each device's examples kept for testing, unless the data set has a split of its own.
 
@@ -220,6 +221,7 @@ class Population(L.LightningDataModule):
         batch_size: Annotated[int, "[1, 1e6]"] = 20,
         epochs: Annotated[int, "[1, 1e6]"] = 1,
         steps: Annotated[int | None, "[1, 1e6]"] = None,
+        max_steps: Annotated[int | None, "[1, 1e6]"] = None,
         valid: Annotated[float, "(0, 1)"] = 0.2,
         test: Annotated[float, "(0, 1)"] = 0.2,
     ) -> None:
@@ -233,7 +235,9 @@ class Population(L.LightningDataModule):
         if partition is not None and not isinstance(partition, Partition):
             partition = ClientLists(lists=[list(map(int, rows)) for rows in partition])
         self.partition, self.drift, self.availability, self.data_stream = partition, drift, availability, data_stream
-        self.plan = BatchPlan(batch_size, epochs, steps)
+        if steps is not None and max_steps is not None:
+            raise UserError(f"Population: steps ({steps}) is exact; leave it or max_steps ({max_steps}) out")
+        self.plan = BatchPlan(batch_size, epochs, steps, max_steps)
         self.shares = {"valid": valid, "test": test}
         self.seeds: tuple[int, ...] = ()
         self.ahead = Ahead[Cohort]()

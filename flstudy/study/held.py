@@ -10,7 +10,7 @@ from flstudy.study.space import Space
 
 CONFOUNDERS = (
     *("algorithm.weighting", "algorithm.gamma", "algorithm.clip_norm"),
-    *("population.batch_size", "population.epochs", "population.steps"),
+    *("population.batch_size", "population.epochs", "population.steps", "population.max_steps"),
 )
 """Keys that are always reported: weights of devices, early stopping of local training, clipping, and the amount of
 local work."""

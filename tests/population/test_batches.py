@@ -1,10 +1,13 @@
 """Batch plans: every example once per epoch; a device's batches are its own affair."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
 from flstudy.population import BatchPlan
+from flstudy.user_error import UserError
 
 from ..worlds import DEVICES, drifting, world
 
@@ -95,3 +98,20 @@ def test_shuffles_are_uniform():
     for place in (0, 2, 4):
         counts = np.bincount(rows[:, 0, place], minlength=5)
         assert ((counts - 800) ** 2 / 800).sum() < 4 + 5 * np.sqrt(8)
+
+
+def test_a_fit_ends_with_its_epochs_or_its_most_steps_whichever_comes_first():
+    """Lightning's ``max_epochs`` and ``max_steps``: the batches are those of the epochs, cut off."""
+    lists = [np.arange(size) for size in (3, 10, 23)]
+    jobs = np.zeros(3, np.int64), 1, np.arange(3), lists
+    whole, steps, ends = BatchPlan(5, 2).rows(*jobs)
+    short, fewer, cut = BatchPlan(5, 2, max_steps=5).rows(*jobs)
+    assert steps.tolist() == [2, 4, 10]
+    assert fewer.tolist() == [min(count, 5) for count in steps.tolist()]
+    for job, count in enumerate(fewer.tolist()):
+        assert torch.equal(short[job, :count], whole[job, :count])
+        assert (short[job, count:] == -1).all()
+        assert torch.equal(cut[job, :count], ends[job, :count])
+    assert [BatchPlan(5, 2, max_steps=5).longest(size) for size in (3, 10, 23)] == fewer.tolist()
+    with pytest.raises(UserError, match=re.escape("steps (3) is exact; leave it or max_steps (5) out")):
+        world(steps=3, max_steps=5)

@@ -56,15 +56,26 @@ def test_inside_a_group_devices_have_equally_many_examples_by_dirichlet():
 def test_half_partial_overlap_two_shard_and_distinct():
     assert held(Half().assign(LABELS, 4, RNG(0)), 4) == [[0, 1, 2, 3, 4]] * 2 + [[5, 6, 7, 8, 9]] * 2
     assert held(PartialOverlap().assign(LABELS, 4, RNG(0)), 4) == [list(range(6))] * 2 + [list(range(4, 10))] * 2
-    two = TwoShard().assign(LABELS, 10, RNG(0))
-    assert held(two, 10) == [sorted({k, (k - 1) % 10}) for k in range(10)]
-    for k in range(10):
-        assert abs(np.count_nonzero((two == k) & (k == LABELS)) * 2 - np.count_nonzero(k == LABELS)) <= 1
     assert held(Distinct().assign(LABELS, 5, RNG(0)), 5) == [[2 * k, 2 * k + 1] for k in range(5)]
     even = Half().assign(LABELS, 4, RNG(0))
     for label in range(5):
         counts = np.bincount(even[label == LABELS], minlength=4)[:2]
         assert abs(counts[0] - counts[1]) <= 1
+
+
+def test_two_shards_of_two_labels_are_with_two_devices_at_random():
+    shared = []
+    for seed in range(100):
+        two = TwoShard().assign(LABELS, 10, RNG(seed))
+        assert all(len(labels) == 2 for labels in held(two, 10))
+        for k in range(10):
+            shards = np.bincount(two[k == LABELS], minlength=10)
+            assert np.count_nonzero(shards) == 2
+            assert shards.max() - shards[shards > 0].min() <= 1
+        first, second = ({*np.unique(LABELS[np.isin(two, group)])} for group in (range(5), range(5, 10)))
+        shared.append(len(first & second))
+    assert np.mean(shared) == pytest.approx(50 / 9, abs=0.3)  # two devices of ten are in different groups
+    assert len({tuple(TwoShard().assign(LABELS, 10, RNG(seed))) for seed in range(9)}) == 9
 
 
 def test_bad_input():
@@ -75,6 +86,10 @@ def test_bad_input():
         (lambda: LabelGroups(groups=12).sets(10), "leaves a session without labels of its own: 10 labels are too few"),
         (lambda: LabelGroups().assign(LABELS, 1, RNG(0)), "2 groups need as many clients, got 1"),
         (lambda: TwoShard().assign(LABELS, 4, RNG(0)), "clients must divide the number of labels (10), got 4"),
+        (
+            lambda: TwoShard().assign(LABELS, 1, RNG(0)),
+            "clients must be 2 or more, since a batch has two devices",
+        ),
     ):
         with pytest.raises(ValueError, match=re.escape(sentence)):
             make()
