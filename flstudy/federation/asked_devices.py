@@ -69,11 +69,11 @@ class AskedDevices:
     def asked(self, round: int) -> Asked:
         """Return the devices that are asked in a round (from 1): the panel, or all."""
         everybody = self._all_devices(round)  # of whom those count who are available, as in eq. (1)
-        if self.panel is None:
+        if self.panel is None or self.panel.clients is None:
             return self._note_asked(everybody)
         if self.panel.asks_everybody(round):
             return self._note_asked(everybody._replace(error=[0.0] * len(everybody.available)))
-        clients = self._panel(self.panel, everybody.available)
+        clients = self._panel(self.panel, self.panel.clients, everybody.available)
         error = [self.panel.error(clients.shape[1], int(line.sum())) for line in everybody.available]
         concepts = everybody.concepts.gather(1, clients.to(self.device))
         return self._note_asked(Asked(clients, concepts, np.ones(clients.shape, dtype=bool), error))
@@ -91,10 +91,10 @@ class AskedDevices:
             self._last_clients, self._moment_of_examples, self._sheets = asked.clients, {}, {}
         return asked
 
-    def _panel(self, panel: Panel, available: NDArray[np.bool_]) -> Tensor:
+    def _panel(self, panel: Panel, clients: int, available: NDArray[np.bool_]) -> Tensor:
         """Return [S, P]: the panel of the available devices [S, N]; the same tensor as long as these are the same."""
         if self._panel_of_available is None or not np.array_equal(self._panel_of_available[0], available):
-            population, count = self.population, min(panel.clients, int(available.sum(1).min()))
+            population, count = self.population, min(clients, int(available.sum(1).min()))
             pairs = zip(population.seeds, population.members, available, strict=True)
             lines = [panel.draw(seed, membership.shared.sum(1), line, count) for seed, membership, line in pairs]
             self._panel_of_available = available, torch.from_numpy(np.stack(lines))
@@ -119,6 +119,14 @@ class AskedDevices:
             self._moment_of_examples[split] = moment
             self._sheets.pop(split, None)
         return self.examples[split]
+
+    def weights(self, split: Split, asked: Asked, round: int) -> Tensor | None:
+        """Return what each device asked counts in a mean, [S, P]: its number of examples; None: all count alike."""
+        if self.panel is None or self.panel.weighting == "uniform":
+            return None
+        rows, device = self._examples(split, asked, round)
+        counts = torch.zeros(asked.available.shape, dtype=torch.float64, device=rows.device)
+        return counts.scatter_add_(1, device, (rows >= 0).double())
 
     def examples_per_device(self, round: int) -> int | None:
         """Return the most examples of a split on which a device is evaluated in a round (from 1); None: all of them.

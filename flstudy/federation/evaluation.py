@@ -123,10 +123,9 @@ class Evaluation(AskedDevices):
         columns: list[Column] = []
         with self.evaluator.attached(round, self.trainer):
             for split, scores in self._scores_by_split(server, bank, this_round, asked, round, splits).items():
-                columns.append(
-                    Column(f"{split}/loss", scores.loss, asked.available, with_spread=False, error=asked.error)
-                )
-                columns.append(Column(f"{split}/accuracy", scores.accuracy, asked.available, error=asked.error))
+                counting = asked.error, self.weights(split, asked, round)
+                columns.append(Column(f"{split}/loss", scores.loss, asked.available, False, *counting))
+                columns.append(Column(f"{split}/accuracy", scores.accuracy, asked.available, True, *counting))
             metrics = over_devices(columns, self.trace_cache)
             if self.measure is not None:
                 metrics |= values_of(self.measure, columns)
@@ -135,7 +134,7 @@ class Evaluation(AskedDevices):
 
     def _scores_by_split(
         self, server: Any, bank: ClientBank | None, this_round: Round, asked: Asked, round: int, splits: Sequence[Split]
-    ) -> dict[str, Scores]:
+    ) -> dict[Split, Scores]:
         """Return the scores [S, P], by split, of models of the devices asked: their own, or without a ``bank`` the
         server's."""
         if bank is not None:
@@ -210,6 +209,7 @@ class Column(NamedTuple):
     available: NDArray[np.bool_] | None = None  # [S, N] which devices count, at least one of each replica; None: all
     with_spread: bool = True  # whether the deviation is wanted
     error: list[float] | None = None  # [S] the mean's standard error in deviations, ``name_se``; None: it is not wanted
+    weights: Tensor | None = None  # [S, N] what each device counts; None: all count alike
 
 
 def over_devices(columns: Sequence[Column], trace_cache: TraceCache | None = None) -> dict[str, list[float]]:
@@ -217,13 +217,14 @@ def over_devices(columns: Sequence[Column], trace_cache: TraceCache | None = Non
     device at once.
 
     FLASH (Panchal et al. 2023), eq. (1) and (2): every device counts the same, however many examples it has;
-    eq. (3): the deviation divides by the number of devices.
+    eq. (3): the deviation divides by the number of devices. With weights they are those of a weighted mean.
     """
     trace_cache, names, lines = trace_cache or TraceCache(), list[str](), list[Tensor]()
-    for name, values, available, with_spread, error in columns:
+    for name, values, available, with_spread, error, weights in columns:
         if values is None:
             continue
-        means, deviations = trace_cache("over devices", None, over_lines, counted(values, available))
+        shares = [] if weights is None else counted(weights, available)
+        means, deviations = trace_cache("over devices", None, over_lines, counted(values, available), shares)
         names += [name, f"{name}_spread"][: 1 + with_spread]
         lines += [means, deviations][: 1 + with_spread]
         if error is not None:
@@ -244,6 +245,14 @@ def counted(values: Tensor, available: NDArray[np.bool_] | None) -> list[Tensor]
     return [line[here][None] for line, here in zip(doubles, places, strict=True)]
 
 
-def over_lines(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the mean and deviation over devices, [S] each."""
-    return torch.cat([part.mean(1) for part in parts]), torch.cat([part.std(1, correction=0) for part in parts])
+def over_lines(parts: Sequence[Tensor], weights: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
+    """Return the mean and deviation over devices, [S] each, which count alike or by weights of the parts' forms."""
+    if not weights:
+        return torch.cat([part.mean(1) for part in parts]), torch.cat([part.std(1, correction=0) for part in parts])
+    shares = [weight / weight.sum(1, keepdim=True) for weight in weights]
+    parts = [torch.where(share > 0, part, 0) for part, share in zip(parts, shares, strict=True)]
+    means = [(share * part).sum(1) for part, share in zip(parts, shares, strict=True)]
+    squares = [
+        (share * (part - mean[:, None]) ** 2).sum(1) for part, share, mean in zip(parts, shares, means, strict=True)
+    ]
+    return torch.cat(means), torch.cat(squares).sqrt()

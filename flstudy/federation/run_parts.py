@@ -114,7 +114,7 @@ class RunParts:
             "regret": self.round_metrics.regret is not None,
             "clip": self.aggregator.privacy is not None,
             "noise": self.aggregator.private,
-            "panel": self.panel is not None,
+            "panel": self.panel is not None and self.panel.clients is not None,
             "detector": any(isinstance(controller, Detector) for controller in self.controllers),
         }
         names = [*self.algorithm.measures, *(name for controller in self.controllers for name in controller.measures)]

@@ -1,9 +1,10 @@
-"""Panel of devices that evaluations ask where asking all takes too long: the same ones in every round."""
+"""Panel of devices that evaluations ask where asking all takes too long: the same ones in every round; and how each of
+them counts."""
 
 import itertools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +28,26 @@ class Panel(Configurable):
 
     citations: ClassVar[tuple[str, ...]] = ()
 
-    clients: int = hyper(500, "[2, 1e6]")
-    """Devices that are asked."""
+    clients: int | None = hyper(500, "[2, 1e6]")
+    """Devices that are asked; null: all."""
     examples: int | None = hyper(None, "[1, 1e6]")
     """Most examples of a device that it is asked about, drawn at random and the same in every round; null: all."""
     full_every: int | None = hyper(None, "[1, 1e6]")
     """Rounds after which everybody is asked about everything, a multiple of evaluate_every; null: never."""
+    weighting: Literal["uniform", "examples"] = "uniform"
+    """How devices count in means and deviations of loss and accuracy: alike (FLASH's eq. 1), or by their examples, as
+    if these were one test set."""
 
     def check(self, devices: int, every: int = 1) -> None:
         """Raise UserError for settings that do not suit ``devices`` devices, evaluated after every ``every`` rounds."""
-        if self.clients > devices:
+        if self.clients is None and self.full_every is not None:
+            raise UserError("evaluation.full_every must be left out where evaluation.clients is null: all are asked")
+        if self.clients is not None and self.weighting == "examples":
+            raise UserError(
+                f"evaluation.weighting examples needs evaluation.clients null, got {self.clients}: the standard errors "
+                "of a panel are those of devices that count alike"
+            )
+        if self.clients is not None and self.clients > devices:
             raise UserError(
                 f"evaluation.clients must be ≤ population.clients ({devices}), got {self.clients}: lower it, or leave "
                 "evaluation out, which asks everybody"

@@ -36,7 +36,7 @@ class BatchPlan(NamedTuple):
     steps: int | None = None
     max_steps: int | None = None
 
-    def count(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+    def steps_of(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of steps [L] in a round of devices that hold so many examples [L]."""
         if self.steps is not None:
             return np.full(len(examples), self.steps)
@@ -45,7 +45,7 @@ class BatchPlan(NamedTuple):
 
     def longest(self, examples: int) -> int:
         """Return the number of steps in a round of a device that holds so many examples."""
-        return int(self.count(np.array([examples]))[0])
+        return int(self.steps_of(np.array([examples]))[0])
 
     def rows(
         self, seed: NDArray[np.int64], number: int, device: NDArray[np.int64], lists: list[NDArray[np.int64]]
@@ -62,7 +62,7 @@ class BatchPlan(NamedTuple):
         """
         sizes = np.array([len(rows) for rows in lists])
         assert sizes.min() >= 1
-        steps = self.count(sizes)
+        steps = self.steps_of(sizes)
         table = np.full((len(lists), int(steps.max()), self.batch_size), -1, dtype=np.int64)
         ends = np.zeros(table.shape[:2], dtype=np.int64)
         word = random_bits(seed, "batches", number, device)

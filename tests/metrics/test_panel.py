@@ -98,6 +98,28 @@ def test_standard_errors_are_named_before_the_run():
     assert {name for name in module.record.metrics if name.endswith("_se")} <= set(announced) & set(METRICS)
 
 
+@pytest.mark.parametrize(
+    "algorithm",
+    [FedAvg(lr=0.1), Ditto(lr=0.1), HypCluster(lr=0.1, models=2)],
+    ids=["one model", "own models", "several"],
+)
+def test_devices_that_count_by_their_examples_are_one_test_set(algorithm):
+    """Means are those over all examples of who is there, each by the model that its device uses."""
+    sessions = AlternatingGroups(rounds=2)
+    plain = go(None, algorithm, rounds=3, availability=sessions)
+    module = go(Panel(clients=None, weighting="examples"), algorithm, rounds=3, availability=sessions)
+    assert torch.equal(plain.server.x, module.server.x)
+    population, record = module.population, module.record.metrics
+    there, held = population.available(3), population.device_data
+    assert not any(name.endswith("_se") for name in record)
+    for s in range(len(SEEDS)):
+        counts = [len(held.held(s, int(device), "test", 3)) for device in np.flatnonzero(there[s])]
+        correct = [record["test/accuracy"][s] * sum(counts)]
+        assert correct[0] == pytest.approx(round(correct[0]), abs=1e-6)  # a whole number of examples
+    assert measured(plain, "test/accuracy").tolist() != measured(module, "test/accuracy").tolist()
+    assert set(record) == set(plain.record.metrics)
+
+
 def test_panels_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match=r"evaluation.clients must be ≤ population.clients \(30\), got 31: lower it"):
         go(Panel(clients=31))
@@ -107,3 +129,7 @@ def test_panels_that_cannot_be_are_refused():
     assert_refused(
         QUICK, {"evaluation.clients": 1000}, "evaluation.clients must be ≤ population.clients (20), got 1000"
     )
+    with_everybody = {"evaluation.clients": None, "evaluation.full_every": 3}
+    assert_refused(QUICK, with_everybody, "evaluation.full_every must be left out where evaluation.clients is null")
+    weighted = {"evaluation.clients": 5, "evaluation.weighting": "examples"}
+    assert_refused(QUICK, weighted, "evaluation.weighting examples needs evaluation.clients null, got 5")
