@@ -50,11 +50,10 @@ def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
     """Return the Markdown of a world whose variants start their sessions differently; its figures are written to
     ``folder``."""
     best = {variant: speakers(results) for variant, results in studies.items()}
-    several = [trials for trials in best.values() if len(trials) > 1] or list(best.values())
-    names = list(dict.fromkeys(name for trials in several for name in trials))
-    for variant, trials in best.items():
-        if len(trials) == 1 and not set(trials) & set(names):  # beside every algorithm, as Continuous in the paper
-            best[variant] = dict.fromkeys(names, *trials.values())
+    names = list(dict.fromkeys(name for start, trials in best.items() if start not in trials for name in trials))
+    for start, trials in best.items():
+        if start in trials:  # an algorithm, as Continuous, beside every one: with the rates of its row, where given
+            best[start] = {name: trials.get(f"{start}-{name}", trials[start]) for name in names}
     begins = [event.round for event in next(iter(studies.values())).events if event.session]
     spans = [Stretch(n, *ends) for n, ends in enumerate(zip(begins, [*begins[1:], None], strict=True), start=2)]
     chosen = [span for number in world.sessions for span in spans if span.number == number] or spans[-1:]

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from flstudy.cli import main
 from flstudy.config.errors import ConfigError
+from flstudy.metrics.sessions import initial_accuracy
 from flstudy.reproduction import stages
 from flstudy.reproduction.plan import read_paper, stage_config, stages_of
 from flstudy.reproduction.stages import run_stage
@@ -94,7 +95,9 @@ def test_sessions_beside_each_other(tmp_path, monkeypatch, ray_cluster):
     folder = tmp_path / "configs" / "dynamic"
     folder.mkdir(parents=True)
     (folder / "study.yaml").write_text(yaml.safe_dump(SESSIONS))
-    alone = {"study.search": {"algorithm": {"choice": ["Continuous"]}}, "study.trials": 1}
+    alone = {"study.search": {"algorithm": {"choice": ["Continuous"]}}, "study.trials": 2}
+    alone |= {"study.arms": {"Continuous": {}, "Continuous-Scaffold": {"class_path": "Continuous"}}}
+    alone |= {"study.presets": {"Continuous": {"lr": 0.1}, "Continuous-Scaffold": {"lr": 0.01}}}
     variants = {"Proposed": {"controller": "DynamicInitialModel"}, "Previous": {}, "Continuous": alone}
     world = {"title": "Sessions", "config": "study.yaml", "kind": "sessions", "sessions": [4], "variants": variants}
     world["bandwidths"] = [50, 200]
@@ -120,7 +123,11 @@ def test_sessions_beside_each_other(tmp_path, monkeypatch, ray_cluster):
     assert [line.split(" | ")[0] for line in table] == ["| Algorithm", "|:--|--:|--:|--:|", "| FedAvg", "| Scaffold"]
     previous, continuous = table[2].split(" | ")[2:4]
     assert previous.endswith("/ 50.00")
-    assert table[3].split(" | ")[3] == continuous  # its only algorithm stands beside all
+    of_continuous = load_study(Path("studies/dynamic-two-continuous"))
+    for shown, name in ((continuous, "Continuous"), (table[3].split(" | ")[3], "Continuous-Scaffold")):
+        trial = next(t for t in of_continuous.searched if t.algorithm == name)  # its rates are those of the row
+        rounds, values = of_continuous.curve(trial, "test/accuracy")
+        assert shown.startswith(f"{100 * initial_accuracy(rounds, values, 7, None).mean():.2f}")
     folders = [load_study(Path("studies") / f"dynamic-two-{name}") for name in ("proposed", "previous")]
     trials = [next(t for t in results.searched if t.algorithm == "FedAvg") for results in folders]
     rounds, ours = folders[0].curve(trials[0], "test/accuracy")
