@@ -28,6 +28,7 @@ BASES = {  # value in the file -> words on the page
     "other": "on other data",
     "none": "not here",
 }
+NEAREST = list(BASES)  # first
 OVERVIEW = "README.md"
 """Name of the page, beside the papers' folders."""
 
@@ -90,6 +91,24 @@ def _fault(line: Counterpart, folder: Path) -> str:
     return "" if line.page or line.because else f"{line.name} has no page: say in because why it was not run"
 
 
+def in_short(papers: Mapping[str, tuple[str, Sequence[Counterpart]]]) -> str:
+    """Return the sentence on how many of the papers' tables and figures are here, by the data of their pages."""
+    items: dict[tuple[str, str], list[Counterpart]] = {}
+    for name, (_, lines) in papers.items():
+        for line in lines:
+            items.setdefault((name, line.item), []).append(line)
+    near = [min((NEAREST.index(line.on) for line in lines if line.page), default=None) for lines in items.values()]
+    here, (paper, settings, other) = sum(place is not None for place in near), map(near.count, range(3))
+    missing = sum(
+        any(line.on != "none" for line in lines) and not any(line.page for line in lines) for lines in items.values()
+    )
+    return (
+        f"Of {len(items)} tables and figures {here} have a page, in whole or in part: {paper} {BASES['paper']}, "
+        f"{settings} {BASES['settings']}, {other} {BASES['other']}; {missing} have not been run, and "
+        f"{len(items) - here - missing} hold no result."
+    )
+
+
 def overview(papers: Mapping[str, tuple[str, Sequence[Counterpart]]], own_papers: Sequence[Paper] = ()) -> str:
     """Return the page with a table for each paper (folder's name -> its title and lines), the number of its tables and
     figures that have a page, and the studies that reproduce no paper."""
@@ -98,6 +117,7 @@ def overview(papers: Mapping[str, tuple[str, Sequence[Counterpart]]], own_papers
         f"Made by `flstudy reproduce --counterparts` from each paper's `{FILE}`. *{BASES['settings'].capitalize()}*: "
         "the paper's devices, rounds, rates and so on, as far as the data allow; *on other data*: only what is "
         "varied is the paper's. Published numbers: `published.csv` beside the configs.",
+        in_short(papers),
     ]
     for name, (title, lines) in papers.items():
         items, here = {line.item for line in lines}, {line.item for line in lines if line.page}

@@ -11,7 +11,7 @@ from flstudy.config import Config, ConfigError, nearest
 from flstudy.config.shipped import config_folder, is_installed
 from flstudy.reporting.report import terminal
 from flstudy.reproduction.claims import read_claims, refuted, remarks_page
-from flstudy.reproduction.counterparts import write_overview
+from flstudy.reproduction.counterparts import in_short, read_all, write_overview
 from flstudy.reproduction.pages import write_digests, write_pages, write_readme
 from flstudy.reproduction.plan import REMARKS, RESULTS, STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
 from flstudy.study import StudyFolder, load_study
@@ -32,6 +32,7 @@ def reproduce(chosen: "ReproductionOptions") -> int:
     """
     console, options = terminal(), shlex.split(chosen.options)
     if chosen.counterparts:
+        console.print(in_short(read_all(chosen.configs)))
         console.print(f"Counterparts: {write_overview(chosen.configs)}", highlight=False)
         return 0
     paper = read_paper(chosen.paper or "", chosen.configs)
