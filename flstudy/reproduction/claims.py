@@ -32,7 +32,7 @@ from flstudy.metrics.registry import is_fraction
 from flstudy.reporting.ranking import Floats
 from flstudy.reporting.sections.comparison import paired
 from flstudy.reproduction.measured import MeasuredTrial, read_measured
-from flstudy.reproduction.plan import MEASURES, RESULTS
+from flstudy.reproduction.plan import RESULTS, metric_of
 from flstudy.reproduction.sweeps import estimate, shared_draws
 from flstudy.reproduction.values import places_by, scale_and_digits
 
@@ -164,11 +164,10 @@ def _number(trials: Sequence[MeasuredTrial], row: str, shown: str, measure: str,
     """
     if statistic not in STATISTICS:
         raise ConfigError(f"unknown statistic {statistic!r}{nearest(statistic, list(STATISTICS))}")
-    if measure not in MEASURES:
-        raise ConfigError(f"unknown measure {measure!r}{nearest(measure, list(MEASURES))}")
+    metric = metric_of(measure)
     rows = {trial.row: trial for trial in trials if shown in trial.shown}
     searched = [trial for trial in trials if trial.row == row and trial.study != "preset" and trial.confirms is None]
-    scale, digits = scale_and_digits(MEASURES[measure])
+    scale, digits = scale_and_digits(metric)
     if row not in rows and not (shown == DRAWS and searched):
         raise ConfigError(f"the page has no row {row!r} under {shown!r}{nearest(row, list(rows))}")
     if statistic == "place":
@@ -185,7 +184,7 @@ def _number(trials: Sequence[MeasuredTrial], row: str, shown: str, measure: str,
     return Number(
         values=values,
         statistic=statistic,
-        digits=1 if is_fraction(MEASURES[measure]) else digits,
+        digits=1 if is_fraction(metric) else digits,
         of_draws=shown == DRAWS,
     )
 

@@ -1,6 +1,6 @@
 """Measured values of a page, kept beside it as NAME.csv: a line for each trial and seed.
 
-row         its name in the page's tables: an arm, or the values of a trial
+row         its name in the page's tables: an arm, or the values of a trial; of sessions "ALGORITHM, START"
 shown       the columns in which the trial speaks for its row, with a space between: ``preset``, ``tuned``, ``trial``
 study       stage or variant of the world
 trial       number in that study
@@ -9,7 +9,7 @@ settings    what the search chose beside what names the row, as JSON
 rounds      rounds that it did
 objective   last value of the metric that chooses, mean over the seeds
 seed
-MEASURE     last value of each measure of the world; shares as fractions
+MEASURE     last value of each measure of the world, or accuracy in the first rounds of a session; shares as fractions
 MEASURE_spread  its standard deviation over devices, where the run has it
 """
 
@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flstudy.config import ConfigError
+from flstudy.metrics.sessions import initial_accuracy
 from flstudy.reporting.sections.comparison import last_values
-from flstudy.reproduction.plan import MEASURES, World
+from flstudy.reproduction.plan import MEASURES, OF_SESSIONS, World
+from flstudy.reproduction.sessions import FIRST, shown_sessions, stretches
 from flstudy.reproduction.values import Speaker, preset_speakers, row_name, speakers, variant_speakers
 from flstudy.study import StudyResults, Trial
 
 FIXED = ("row", "shown", "study", "trial", "confirms", "settings", "rounds", "objective", "seed")
-WITH_VALUES = ("comparison", "ablation", "sweep", "variants", "crossed")
-"""Kinds of worlds whose pages have such a file: those with one value of a measure for each trial and seed."""
 SPREAD = "_spread"
 
 
@@ -62,11 +62,20 @@ def measured_trials(world: World, studies: Mapping[str, StudyResults]) -> list[M
                 columns = tuple(column for column, chosen in shown.items() if (study, trial.number) in chosen)
                 named = {"algorithm", "seeds", *world.arms}
                 chosen = {key: value for key, value in trial.overrides.items() if key not in named}
-                by_seed = _by_seed(world.measures, results, trial)
+                by_seed = _by_seed(measures_of(world, results), results, trial)
                 row = row_of(world, study, trial)
                 origin = (study, trial.number, trial.confirms)
                 trials.append(MeasuredTrial(row, columns, *origin, chosen, trial.rounds, objective, by_seed))
     return trials
+
+
+def measures_of(world: World, results: StudyResults) -> tuple[str, ...]:
+    """Return the measures of a world's trials: of sessions the accuracy in their first rounds."""
+    if world.kind != "sessions":
+        return world.measures
+    return tuple(
+        f"first_{rounds}_of_{session.number}" for session in shown_sessions(world, results) for rounds in FIRST
+    )
 
 
 def row_of(world: World, study: str, trial: Trial) -> str:
@@ -75,6 +84,8 @@ def row_of(world: World, study: str, trial: Trial) -> str:
         return row_name(trial.overrides)
     if world.kind == "sweep":
         return ", ".join(str(trial.overrides.get(key)) for key in world.arms)
+    if world.kind == "sessions":
+        return f"{trial.algorithm}, {study}"
     if world.kind == "crossed" and study != world.compared:
         return f"{trial.algorithm} ({study})"
     return study if world.kind == "variants" else trial.algorithm
@@ -109,10 +120,22 @@ def _numbers(speaking: Mapping[str, Mapping[str, Speaker]]) -> set[tuple[str, in
 def _by_seed(measures: Iterable[str], results: StudyResults, trial: Trial) -> dict[int, dict[str, float]]:
     by_seed: dict[int, dict[str, float]] = {seed: {} for seed in results.seeds_of(trial)}
     for measure in measures:
-        for key, metric in ((measure, MEASURES[measure]), (measure + SPREAD, MEASURES[measure] + SPREAD)):
-            for seed, value in last_values(results, trial, metric).items():
+        if OF_SESSIONS.fullmatch(measure):
+            values = {measure: _of_session(measure, results, trial)}
+        else:
+            metrics = {measure: MEASURES[measure], measure + SPREAD: MEASURES[measure] + SPREAD}
+            values = {key: last_values(results, trial, metric) for key, metric in metrics.items()}
+        for key, of_seeds in values.items():
+            for seed, value in of_seeds.items():
                 by_seed[seed][key] = value
     return by_seed
+
+
+def _of_session(measure: str, results: StudyResults, trial: Trial) -> dict[int, float]:
+    _, rounds, _, number = measure.split("_")
+    _, begin, until = stretches(results)[int(number)]
+    values = initial_accuracy(*results.curve(trial, "test/accuracy"), begin, until, first=int(rounds))
+    return dict(zip(results.seeds_of(trial), values.tolist(), strict=True))
 
 
 def as_csv(trials: Sequence[MeasuredTrial], measures: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from flstudy.reporting.style import PAGE_DPI, to_png
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.reproduction.crossed import crossed_parts
 from flstudy.reproduction.figures import ablation_figure, alarm_figure, grouped_curves, regret_figure, variant_curves
-from flstudy.reproduction.measured import WITH_VALUES, as_csv, measured_trials
+from flstudy.reproduction.measured import as_csv, measured_trials, measures_of
 from flstudy.reproduction.plan import MEASURES, STAGES, Paper, PublishedValue, World
 from flstudy.reproduction.sessions import session_parts
 from flstudy.reproduction.sweeps import sweep_parts
@@ -62,8 +62,8 @@ def write_pages(
         by_stage = {stage: results for (name, stage), results in loaded.items() if name == world.name}
         if by_stage:
             write_whole(page, world_page(paper, world, by_stage, folder, options))
-            if world.kind in WITH_VALUES:
-                write_whole(page.with_suffix(".csv"), as_csv(measured_trials(world, by_stage), world.measures))
+            measures = measures_of(world, next(iter(by_stage.values())))
+            write_whole(page.with_suffix(".csv"), as_csv(measured_trials(world, by_stage), measures))
 
 
 def write_readme(paper: Paper, folder: Path) -> Path:

@@ -11,6 +11,7 @@ tune_configs/PAPER/reproduction.yaml   the worlds, in the order in which they ar
 """
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,8 @@ MEASURES = {  # name in published.csv -> metric
     **{name: f"detector/{name}" for name in ("detections", "false_alarms", "delay")},
     **{name: f"detector/{name}" for name in ("restarts_block", "restarts_detection")},
 }
+OF_SESSIONS = re.compile(r"first_\d+_of_\d+")
+"""Measures of sessions: accuracy in the ``first_10_of_5``, the first ten rounds of session 5."""
 EFFORTS = ("rounds", "latency_s", "energy_j", "gain")
 """Costs of a session until its start is as good as another one, as in the measure ``Previous 7 rounds``."""
 SPENT = ("cpu_s", "memory_gb")
@@ -51,6 +54,19 @@ RESULTS = "results"
 """Folder of a paper's pages, beside its configs."""
 REMARKS = "differences.md"
 """Name of a paper's remarks, beside its configs."""
+
+
+def metric_of(measure: str) -> str:
+    """Return the metric of a measure.
+
+    Raises:
+        ConfigError: for an unknown one.
+    """
+    if OF_SESSIONS.fullmatch(measure):
+        return "test/initial_accuracy"
+    if measure not in MEASURES:
+        raise ConfigError(f"unknown measure {measure!r}{nearest(measure, list(MEASURES))}")
+    return MEASURES[measure]
 
 
 class PublishedValue(NamedTuple):

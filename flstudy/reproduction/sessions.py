@@ -54,9 +54,7 @@ def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
     for start, trials in best.items():
         if start in trials:  # an algorithm, as Continuous, beside every one: with the rates of its row, where given
             best[start] = {name: trials.get(f"{start}-{name}", trials[start]) for name in names}
-    begins = [event.round for event in next(iter(studies.values())).events if event.session]
-    spans = [Stretch(n, *ends) for n, ends in enumerate(zip(begins, [*begins[1:], None], strict=True), start=2)]
-    chosen = [span for number in world.sessions for span in spans if span.number == number] or spans[-1:]
+    chosen = shown_sessions(world, next(iter(studies.values())))
     parts = [_start_table(paper, world, best, names, where, first) for where in chosen for first in FIRST]
     compared = world.compared in best and bool(chosen)
     if compared:
@@ -72,6 +70,19 @@ def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
     if world.bandwidths and compared and names:
         parts.append(_bandwidth_part(world, best, names[0], chosen[-1], folder))
     return parts
+
+
+def stretches(results: StudyResults) -> dict[int, Stretch]:
+    """Return the sessions of a run by number, all but the first."""
+    begins = [event.round for event in results.events if event.session]
+    spans = zip(begins, [*begins[1:], None], strict=True)
+    return {number: Stretch(number, *span) for number, span in enumerate(spans, start=2)}
+
+
+def shown_sessions(world: World, results: StudyResults) -> list[Stretch]:
+    """Return the sessions that a world shows; the last one where it names none that a run has."""
+    spans = stretches(results)
+    return [spans[number] for number in world.sessions if number in spans] or list(spans.values())[-1:]
 
 
 def _start_table(paper: Paper, world: World, best: Starts, names: list[str], where: Stretch, first: int) -> str:

@@ -13,6 +13,7 @@ from flstudy.cli import main
 from flstudy.config.errors import ConfigError
 from flstudy.metrics.sessions import initial_accuracy
 from flstudy.reproduction import stages
+from flstudy.reproduction.measured import read_measured
 from flstudy.reproduction.plan import read_paper, stage_config, stages_of
 from flstudy.reproduction.stages import run_stage
 from flstudy.study import load_study
@@ -123,6 +124,9 @@ def test_sessions_beside_each_other(tmp_path, monkeypatch, ray_cluster):
     assert [line.split(" | ")[0] for line in table] == ["| Algorithm", "|:--|--:|--:|--:|", "| FedAvg", "| Scaffold"]
     previous, continuous = table[2].split(" | ")[2:4]
     assert previous.endswith("/ 50.00")
+    measured = {trial.row: trial for trial in read_measured(folder / "results" / "two.csv") if "tuned" in trial.shown}
+    in_ten = measured["FedAvg, Previous"].values("first_10_of_4").values()
+    assert previous.startswith(f"{100 * sum(in_ten) / len(in_ten):.2f} ")
     of_continuous = load_study(Path("studies/dynamic-two-continuous"))
     for shown, name in ((continuous, "Continuous"), (table[3].split(" | ")[3], "Continuous-Scaffold")):
         trial = next(t for t in of_continuous.searched if t.algorithm == name)  # its rates are those of the row
