@@ -25,7 +25,7 @@ from flstudy.config import ConfigError
 from flstudy.metrics.sessions import initial_accuracy
 from flstudy.reporting.sections.comparison import last_values
 from flstudy.reproduction.plan import MEASURES, OF_SESSIONS, World
-from flstudy.reproduction.sessions import FIRST, shown_sessions, stretches
+from flstudy.reproduction.sessions import FIRST, sessions_by_number, shown_sessions
 from flstudy.reproduction.values import Speaker, preset_speakers, row_name, speakers, variant_speakers
 from flstudy.study import StudyResults, Trial
 
@@ -133,7 +133,7 @@ def _by_seed(measures: Iterable[str], results: StudyResults, trial: Trial) -> di
 
 def _of_session(measure: str, results: StudyResults, trial: Trial) -> dict[int, float]:
     _, rounds, _, number = measure.split("_")
-    _, begin, until = stretches(results)[int(number)]
+    _, begin, until = sessions_by_number(results)[int(number)]
     values = initial_accuracy(*results.curve(trial, "test/accuracy"), begin, until, first=int(rounds))
     return dict(zip(results.seeds_of(trial), values.tolist(), strict=True))
 

@@ -72,7 +72,7 @@ def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
     return parts
 
 
-def stretches(results: StudyResults) -> dict[int, Stretch]:
+def sessions_by_number(results: StudyResults) -> dict[int, Stretch]:
     """Return the sessions of a run by number, all but the first."""
     begins = [event.round for event in results.events if event.session]
     spans = zip(begins, [*begins[1:], None], strict=True)
@@ -81,7 +81,7 @@ def stretches(results: StudyResults) -> dict[int, Stretch]:
 
 def shown_sessions(world: World, results: StudyResults) -> list[Stretch]:
     """Return the sessions that a world shows; the last one where it names none that a run has."""
-    spans = stretches(results)
+    spans = sessions_by_number(results)
     return [spans[number] for number in world.sessions if number in spans] or list(spans.values())[-1:]
 
 
