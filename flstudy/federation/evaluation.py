@@ -223,8 +223,8 @@ def over_devices(columns: Sequence[Column], trace_cache: TraceCache | None = Non
     for name, values, available, with_spread, error, weights in columns:
         if values is None:
             continue
-        shares = [] if weights is None else counted(weights, available)
-        means, deviations = trace_cache("over devices", None, over_lines, counted(values, available), shares)
+        counts = [] if weights is None else counted(weights, available)
+        means, deviations = trace_cache("over devices", None, over_lines, counted(values, available), counts)
         names += [name, f"{name}_spread"][: 1 + with_spread]
         lines += [means, deviations][: 1 + with_spread]
         if error is not None:
@@ -246,7 +246,7 @@ def counted(values: Tensor, available: NDArray[np.bool_] | None) -> list[Tensor]
 
 
 def over_lines(parts: Sequence[Tensor], weights: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
-    """Return the mean and deviation over devices, [S] each, which count alike or by weights of the parts' forms."""
+    """Return the mean and deviation over devices, [S] each: all count alike, or by weights formed like them."""
     if not weights:
         return torch.cat([part.mean(1) for part in parts]), torch.cat([part.std(1, correction=0) for part in parts])
     shares = [weight / weight.sum(1, keepdim=True) for weight in weights]

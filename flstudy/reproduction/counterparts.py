@@ -22,13 +22,12 @@ from flstudy.reproduction.plan import RESULTS, Paper, read_paper
 from flstudy.whole_file import write_whole
 
 FILE = "counterparts.csv"
-BASES = {  # value in the file -> words on the page
+BASES = {  # value in the file -> words on the page, the nearest data first
     "paper": "on the paper's data",
     "settings": "on its settings with other data",
     "other": "on other data",
     "none": "not here",
 }
-NEAREST = list(BASES)  # first
 OVERVIEW = "README.md"
 """Name of the page, beside the papers' folders."""
 
@@ -97,11 +96,10 @@ def in_short(papers: Mapping[str, tuple[str, Sequence[Counterpart]]]) -> str:
     for name, (_, lines) in papers.items():
         for line in lines:
             items.setdefault((name, line.item), []).append(line)
-    near = [min((NEAREST.index(line.on) for line in lines if line.page), default=None) for lines in items.values()]
-    here, (paper, settings, other) = sum(place is not None for place in near), map(near.count, range(3))
-    missing = sum(
-        any(line.on != "none" for line in lines) and not any(line.page for line in lines) for lines in items.values()
-    )
+    bases = {name: [line.on for line in lines if line.page] for name, lines in items.items()}
+    nearest_data = [min(of_pages, key=list(BASES).index) for of_pages in bases.values() if of_pages]
+    here, (paper, settings, other) = len(nearest_data), map(nearest_data.count, ("paper", "settings", "other"))
+    missing = sum(not bases[name] and any(line.on != "none" for line in lines) for name, lines in items.items())
     return (
         f"Of {len(items)} tables and figures {here} have a page, in whole or in part: {paper} {BASES['paper']}, "
         f"{settings} {BASES['settings']}, {other} {BASES['other']}; {missing} have not been run, and "

@@ -147,9 +147,8 @@ def regret_figure(rows: Mapping[str, Speaker]) -> Figure | None:
     for method, look in looks_of(points).items():
         x, y = np.array(sorted(points[method])).T
         axes.scatter(x, y, color=look.colour, s=28, label=method)
-    ends = np.array(
-        [min(rate for row in points.values() for rate, _ in row), max(x for row in points.values() for x, _ in row)]
-    )
+    rates = [rate for of_method in points.values() for rate, _ in of_method]
+    ends = [min(rates), max(rates)]
     axes.plot(ends, ends, color=GREY, linestyle=(0, (3, 3)), linewidth=1.0, label="the rate itself")
     axes.set_xscale("log")
     axes.set_yscale("log")

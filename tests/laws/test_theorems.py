@@ -45,7 +45,8 @@ def bregman(x, mirror):
 @pytest.mark.parametrize("decay", ["constant", "sqrt"])
 @pytest.mark.parametrize("changes", [0, 1, 4])
 def test_dynamic_regret_stays_below_its_bound(mirror, decay, changes):
-    """Eq. (18), FedAvg's, and eq. (28), FedOMD's, for η = 1/√T and for η_t = 1/√t, in the unit ball."""
+    """Eq. (18), FedAvg's, and eq. (28), FedOMD's, for η = 1/√T and for η_t = 1/√t, in the unit ball. With changes most
+    of the bound is 2 T Δ."""
     rounds = 40
     data = InMemory((torch.zeros(16, 1), torch.tensor([0, 0, 0, 1] * 4)))
     swaps = [2 + round(rounds * nth / (changes + 1)) for nth in range(1, changes + 1)]
@@ -91,7 +92,7 @@ def largest_rate(steps: int, share: float) -> float:
     return min(first, math.sqrt(share) / (2 * CURVATURE * math.sqrt(crossed)) if crossed else math.inf)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("steps", [1, 2, 3])  # with four or more, as the paper's five, the condition leaves no rate
 def test_the_mean_gradient_of_sessions_stays_below_its_bound(steps):
     """Eq. (9) with whole batches, whose terms (b) and (c) are 0; ζ₂ = h² times the largest variance of centres."""
     share, device = 0.5, torch.arange(6).repeat_interleave(4)
@@ -113,7 +114,3 @@ def test_the_mean_gradient_of_sessions_stays_below_its_bound(steps):
         terms.append(descent + 8 * CURVATURE**2 * eta**2 * steps * (steps - 1) * spread / (1 - share))
     assert max(gradients) > 0.1
     assert sum(gradients) <= sum(terms)
-
-
-def test_the_theorem_has_no_rate_for_the_five_steps_of_the_paper_s_runs():
-    assert largest_rate(3, 0.5) > 0 > largest_rate(4, 0.5) > largest_rate(5, 0.5)

@@ -114,8 +114,8 @@ def test_devices_that_count_by_their_examples_are_one_test_set(algorithm):
     assert not any(name.endswith("_se") for name in record)
     for s in range(len(SEEDS)):
         counts = [len(held.held(s, int(device), "test", 3)) for device in np.flatnonzero(there[s])]
-        correct = [record["test/accuracy"][s] * sum(counts)]
-        assert correct[0] == pytest.approx(round(correct[0]), abs=1e-6)  # a whole number of examples
+        correct = record["test/accuracy"][s] * sum(counts)
+        assert correct == pytest.approx(round(correct), abs=1e-6)  # a whole number of examples
     assert measured(plain, "test/accuracy").tolist() != measured(module, "test/accuracy").tolist()
     assert set(record) == set(plain.record.metrics)
 
