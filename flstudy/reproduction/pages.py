@@ -34,6 +34,7 @@ from flstudy.reproduction.values import (
     impossible_spreads,
     means_of,
     measure_heading,
+    named_seeds,
     places_by,
     rank_correlation,
     speakers,
@@ -194,6 +195,8 @@ def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
             parts.append(order_kept(theirs, *measured))
         if wrong := impossible_spreads({name: figure for name, figure in published.items() if figure is not None}):
             parts.append(wrong)
+    if preset:
+        parts.append(f"Presets are of {named_seeds(studies['preset'].seeds)}.")
     if tuned:
         found_tuned = Findings(results=studies["tuned"])
         rows = found_tuned.once(sensitivities)

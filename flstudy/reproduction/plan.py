@@ -96,6 +96,7 @@ class World:
     preset: str = "the paper's hyper-parameters"  # of the first trial of each algorithm of a comparison
     measures: tuple[str, ...] = ("accuracy",)
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)  # name -> options on top of these
+    tuned: tuple[str, ...] = ()  # options of a comparison's tuned study on top of these, such as fewer seeds
     compared: str = ""  # the variant that the others are compared with
     sessions: tuple[int, ...] = ()  # numbers, from 1, of the sessions that the tables show
     target: float = 0.95  # ρ of eq. (31): the share of the best accuracy that counts as recovered
@@ -116,6 +117,8 @@ class World:
                 raise ConfigError(f"{where}.measures: unknown {measure!r}{nearest(measure, list(MEASURES))}")
         if (self.kind == "sweep") != bool(self.arms):
             raise ConfigError(f"{where}.arms must be given where kind is sweep, and only there")
+        if self.tuned and self.kind != "comparison":
+            raise ConfigError(f"{where}.tuned is of a comparison only: put it into {where}.options")
         if (self.kind in VARIED) != bool(self.variants):
             raise ConfigError(f"{where}.variants must be given where kind is {' or '.join(VARIED)}, and only there")
         if self.variants and self.compared not in self.variants:
@@ -182,9 +185,10 @@ def _world(folder: Path, name: str, written: Mapping[str, Any]) -> World:
     fields["on_request"] = written.get("on_request", False) is True
     fields |= {key: kind(written[key]) for key, kind in (("target", float), ("without", dict)) if key in written}
     variants = {str(key): tuple(arguments(value or {})) for key, value in (written.get("variants") or {}).items()}
-    options, config = tuple(arguments(written.get("options") or {})), folder / str(written["config"])
+    fields |= {key: tuple(arguments(written.get(key) or {})) for key in ("options", "tuned")}
     fields = {"compared": next(iter(variants), ""), **fields}
-    return World(name=name, title=str(written["title"]), config=config, options=options, variants=variants, **fields)
+    config = folder / str(written["config"])
+    return World(name=name, title=str(written["title"]), config=config, variants=variants, **fields)
 
 
 def _published_values(path: Path) -> dict[tuple[str, str, str], PublishedValue]:
@@ -249,7 +253,8 @@ def stages_of(paper: Paper, worlds: Sequence[str] = (), names: Sequence[str] = S
 def stage_config(paper: Paper, stage: PaperStage, options: Sequence[str] = ()) -> Config:
     """Return checked config of a stage's study."""
     path = stage.world.config
-    overrides = [*stage.world.options, *stage.world.variants.get(stage.name, ()), *options]
+    of_stage = stage.world.tuned if stage.name == "tuned" else stage.world.variants.get(stage.name, ())
+    overrides = [*stage.world.options, *of_stage, *options]
     if stage.name == "preset" and stage.world.kind == "comparison":
         search = load(path, options=overrides, command="tune").study.search
         algorithms = (search.get("algorithm") or {}).get("choice") or []

@@ -124,18 +124,19 @@ def confirmed_how(studies: Mapping[str, StudyResults]) -> str:
     }
     tried = " or ".join(map(str, sorted(counts)))
     again = results.confirmations
-    sentence = f"Trials of every method: {tried} on {_named(results.seeds)}"
+    sentence = f"Trials of every method: {tried} on {named_seeds(results.seeds)}"
     sentence += "" if results.section.get("scheduler") else ", nobody stopped early"
     if not again:
         return f"{sentence}, which are the seeds that its row is of."
     most = max(sum(t.algorithm == best.trial.algorithm for t in again) for best in results.best)
-    seeds = _named(results.seeds_of(again[0])).replace("the seed", "the new seed", 1)
+    seeds = named_seeds(results.seeds_of(again[0])).replace("the seed", "the new seed", 1)
     if most == 1:
         return f"{sentence}; the best of each once more on {seeds}, which chose nothing: its row is of these."
     return f"{sentence}; the best {most} of each once more on {seeds}; its row is that of the best value there."
 
 
-def _named(seeds: Sequence[int]) -> str:
+def named_seeds(seeds: Sequence[int]) -> str:
+    """Return ``the seeds 0, 44, 56``."""
     return f"the seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 

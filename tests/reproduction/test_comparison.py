@@ -39,6 +39,7 @@ def test_what_is_tuned_is_shown_on_the_seeds_that_chose_nothing(done, tmp_path):
     parts = comparison_parts(plan, WORLD, done)
     (row,) = [line for line in parts[0].splitlines() if line.startswith("| FedAvg")]
     assert row == "| FedAvg | 90.00 ± 0.00 | 70.00 ± 0.00 | – / 1 / 1 |"
+    assert "Presets are of the seeds 0, 44." in parts
     assert any(f"the new seeds {', '.join(map(str, NEW))}, which chose nothing" in part for part in parts)
 
 

@@ -198,6 +198,17 @@ def test_the_preset_stage_tries_each_algorithm_s_published_values_once(paper):
     assert preset.with_overrides({"algorithm": "Flash", "algorithm.lr": 0.3}).flat()["algorithm.tau"] == 0.01
 
 
+def test_a_search_may_have_options_that_its_presets_do_not_have(paper):
+    """Such as fewer seeds, since the best of each method are trained again on new ones."""
+    path = paper / "reproduction.yaml"
+    plan = yaml.safe_load(path.read_text())
+    plan["worlds"]["drift"]["tuned"] = {"seeds": [44]}
+    path.write_text(yaml.safe_dump(plan))
+    plan = read_paper("small", paper.parent)
+    preset, tuned = (stage_config(plan, stage) for stage in stages_of(plan, ["drift"]))
+    assert (preset.seeds, tuned.seeds) == ([0, 44], [44])
+
+
 @pytest.mark.parametrize(
     ("world", "state", "had", "asked", "gets"),
     [
@@ -258,6 +269,7 @@ def test_a_search_of_something_else_is_not_extended(paper, tmp_path):
             {"kind": "contest"},
             "worlds.drift.kind must be one of comparison, ablation, sessions, sweep, variants, crossed",
         ),
+        ({"kind": "ablation", "tuned": {"seeds": [0]}}, "worlds.drift.tuned is of a comparison only"),
         ({"measures": ["acuracy"]}, "worlds.drift.measures: unknown 'acuracy'.*accuracy"),
     ],
 )
