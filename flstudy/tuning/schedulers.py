@@ -5,6 +5,7 @@ reached. With ``allocation: equal`` each algorithm's trials have a scheduler of 
 """
 
 import functools
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,7 +79,7 @@ class Asha(Scheduler):
         """Refuse more rungs than there are rounds."""
         super().check(config)
         rounds, factor = config.rounds, self.reduction_factor
-        if self.grace_rounds * factor**rounds < rounds:
+        if rounds * math.log(factor) < math.log(rounds / self.grace_rounds):  # factor**rounds may be beyond all floats
             raise ConfigError(
                 f"study.scheduler.reduction_factor must make fewer rungs than the {rounds} rounds, got {factor}: 3 is "
                 "usual"

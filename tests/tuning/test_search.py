@@ -2,12 +2,13 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
-from flstudy.config import ConfigError
+from flstudy.config import ConfigError, load
 from flstudy.study.space import Space
 from flstudy.tuning import (
     Asha,
@@ -138,6 +139,15 @@ def test_schedulers_know_when_they_decide():
     assert MedianStopping(grace_rounds=2, every=3).rungs(12) == [2, 5, 8, 11]
     assert Asha(grace_rounds=10, reduction_factor=3).rungs(60) == [10, 30]
     assert Pbt(every=10).rungs(35) == [10, 20, 30]
+
+
+def test_rungs_are_counted_over_any_number_of_rounds():
+    """Where reduction_factor ** rounds is beyond all floats, too."""
+    path = Path(__file__).parents[2] / "tune_configs" / "flash" / "synthetic.yaml"
+    config = load(path, options=["--evaluate_every=1", "--rounds=100000"], command="tune")
+    Asha(grace_rounds=50, reduction_factor=3.0).check(config)
+    with pytest.raises(ConfigError, match=r"fewer rungs than the 100000 rounds, got 1\.00001"):
+        Asha(grace_rounds=1, reduction_factor=1.00001).check(config)
 
 
 def test_a_sampler_of_optuna_s_own_proposes():
