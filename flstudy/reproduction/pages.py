@@ -101,7 +101,8 @@ def own_figures(paper: Paper) -> list[str]:
 
 def world_page(paper: Paper, world: World, studies: Studies, folder: Path, options: Sequence[str] = ()) -> str:
     """Return the page of a world as Markdown; its figures are written to ``folder``."""
-    command = shlex.join(["flstudy", "reproduce", paper.name, "--worlds", world.name, *options])
+    stages = ["--stages", *studies] if world.kind == "comparison" and len(studies) == 1 else []
+    command = shlex.join(["flstudy", "reproduce", paper.name, "--worlds", world.name, *stages, *options])
     parts = [f"# {world.title}", *made_by(world, studies, command), *([paper.note] if paper.note else [])]
     if world.kind == "sessions":
         parts += session_parts(paper, world, studies, folder)
@@ -145,8 +146,8 @@ def made_by(world: World, studies: Studies, command: str) -> list[str]:
     if world.kind == "sessions":
         return [
             provenance,
-            "Accuracies of sessions are means over the devices that are there, on test data: mean ± standard deviation "
-            "over seeds, of the trial that is best on validation data, of as many for every algorithm and every start. "
+            "Accuracies of sessions are of the devices that are there, on test data: mean ± standard deviation over "
+            "seeds, of the trial that is best on validation data, of as many for every algorithm and every start. "
             "Costs include the rounds that a start plays beforehand.",
         ]
     if world.kind == "comparison":
