@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from flstudy.config import Config, ConfigError, load, nearest
-from flstudy.config.reading import arguments
+from flstudy.config.composition import with_edits
+from flstudy.config.reading import arguments, content_of, parse_options
 
 MEASURES = {  # name in published.csv -> metric
     "accuracy": "test/accuracy",
@@ -226,7 +227,7 @@ def _rows_of(world: World) -> list[str]:
     study compares, and those that cannot be reproduced."""
     if world.kind == "variants":
         return [*world.variants, *world.without]
-    written = yaml.safe_load(world.config.read_text(encoding="utf-8"))
+    written = with_edits(content_of(world.config), parse_options(world.options))
     algorithm = written.get("algorithm")
     choice = ((written.get("study") or {}).get("search") or {}).get("algorithm") or {}
     algorithm = str(algorithm["class_path"] if isinstance(algorithm, Mapping) else algorithm)

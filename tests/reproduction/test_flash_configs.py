@@ -8,10 +8,11 @@ import yaml
 from flstudy.config.config import load
 from flstudy.study.space import Space
 from tests.population.datasets.on_disk import SMALL_FILES, accept_any_checksum
+from tests.reproduction.configs import configs_in
 from tests.tiers import in_tiers
 
 FOLDER = Path(__file__).parents[2] / "tune_configs" / "flash"
-CONFIGS = sorted(path for path in FOLDER.glob("*.yaml") if path.name != "reproduction.yaml")
+CONFIGS = configs_in(FOLDER)
 DRIFTS = {"emnist": 600, "cifar10": 2000, "cifar100": 2000, "synthetic": 500}
 WORLDS = {  # App. A: R, B, E, η, η_g, γ; devices: sec. 5.1 and the data sets'
     "emnist": (1500, 20, 10, 0.05, 1.0, 0.04, 3400),

@@ -10,10 +10,11 @@ from flstudy.config.config import load
 from flstudy.controllers import MasterFL
 from flstudy.reproduction.plan import read_paper, stage_config, stages_of
 from tests.population.datasets.on_disk import write_idx, write_libsvm
+from tests.reproduction.configs import configs_in
 
 CONFIGS = Path(__file__).parents[2] / "tune_configs"
 PLAN = read_paper("masterfl", CONFIGS)
-ALL = sorted(path for path in PLAN.folder.glob("*.yaml") if path.name != "reproduction.yaml")
+ALL = configs_in(PLAN.folder)
 DRIFTS = {"covtype": [65, 187, 233, 367, 411, 489], "mnist": [31, 129, 279, 310, 369, 462]}  # sec. VI
 SMALL = {"population.clients": 4, "population.participants": 4, "population.batch_size": 300, "rounds": 2, "seeds": [0]}
 SMALL |= {"evaluate_every": 1, "compile": False}

@@ -20,11 +20,13 @@ from flstudy.study import Space, load_study
 from flstudy.study.records import curve, read_records
 from flstudy.tuning.driver import carry_out
 from tests.population.datasets.on_disk import SMALL_FILES, accept_any_checksum, write_libsvm
+from tests.reproduction.configs import configs_in
 from tests.reproduction.test_fedada2_configs import SIZES, write_checkpoint
 
 CONFIGS = Path(__file__).parents[2] / "tune_configs"
-SHIPPED = [path for path in sorted(CONFIGS.glob("**/*.yaml")) if path.name != "reproduction.yaml"]
+SHIPPED = configs_in(CONFIGS)
 FEW = {"population.clients": 4, "population.participants": 2, "population.steps": 1, "population.batch_size": 4}
+FEW |= {"population.max_steps": None}  # steps are exact
 FEW |= {"seeds": [0], "evaluate_every": 1, "executor": "sequential", "accelerator": "cpu", "compile": False}
 MODEL = """
 import lightning as L
