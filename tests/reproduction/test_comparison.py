@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flstudy.reproduction.measured import measured_trials
-from flstudy.reproduction.pages import ablation_parts, comparison_parts
+from flstudy.reproduction.pages import ablation_parts, comparison_parts, world_page
 from flstudy.reproduction.plan import Paper, World
 from flstudy.study import load_study
 
@@ -41,6 +41,15 @@ def test_what_is_tuned_is_shown_on_the_seeds_that_chose_nothing(done, tmp_path):
     assert row == "| FedAvg | 90.00 ± 0.00 | 70.00 ± 0.00 | – / 1 / 1 |"
     assert "Presets are of the seeds 0, 44." in parts
     assert any(f"the new seeds {', '.join(map(str, NEW))}, which chose nothing" in part for part in parts)
+
+
+@pytest.mark.parametrize("stages, named", [(["preset"], " --stages preset`"), (["preset", "tuned"], " --worlds w`")])
+def test_a_page_names_the_stages_that_it_shows(done, tmp_path, stages, named):
+    """The command of a page makes that page again, and not a search that it does not have."""
+    plan = Paper(name="p", folder=tmp_path, title="P", worlds=(WORLD,), published={})
+    page = world_page(plan, WORLD, {stage: done[stage] for stage in stages}, tmp_path)
+    assert "`flstudy reproduce p --worlds w" in page
+    assert named in page
 
 
 def test_the_file_beside_the_page_says_the_same(done):
