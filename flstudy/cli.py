@@ -404,7 +404,7 @@ def studies(command: str, arguments: list[str]) -> int:
     if options.json:
         print(json.dumps(entries, indent=2))
     elif entries:
-        terminal().print(studies_cells(entries, options.folder).rich())
+        terminal().print(studies_cells(entries, options.folder))
         for entry in entries:
             for reason in entry["damage"]:
                 print(f"{entry['study']}: {reason}", file=sys.stderr)
@@ -434,7 +434,7 @@ def show(command: str, arguments: list[str]) -> int:
         return 0
     console = terminal()
     for cells in trial_cells(entry):
-        console.print(cells.rich())
+        console.print(cells)
     if entry["error"]:
         console.print(for_terminal(entry["error"]), style="red", markup=False, highlight=False)
     return 0
@@ -462,7 +462,7 @@ def compare_runs(command: str, arguments: list[str]) -> int:
         print(json.dumps(runs_json(by_metric), indent=2))
         return 0
     for metric, measured in by_metric.items():
-        terminal().print(run_cells(metric, measured).rich())
+        terminal().print(run_cells(metric, measured))
     return 0
 
 

@@ -294,7 +294,7 @@ class Study:
             return html_of(repr(self))
         results = self.results
         best = result_cells(rank(results), results.name)
-        return html_of(studies_cells([study_entry(results)], self.folder.parent).rich(), best.rich())
+        return html_of(studies_cells([study_entry(results)], self.folder.parent), best)
 
     def _state(self) -> str:
         if self._folder is None:

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     for name in names:
         if name not in named(Algorithm) and name not in config.study.arms:
             raise ConfigError(f"unknown algorithm {name!r}{nearest(name, list(named(Algorithm)))}")
-    terminal().print(costs_table({name: round_cost(config, name) for name in names}).rich())
+    terminal().print(costs_table({name: round_cost(config, name) for name in names}))
     return 0
 
 

@@ -224,7 +224,7 @@ def _list(arguments: list[str]) -> int:
             "disk": [size_text(entry["bytes"]) for entry in whole],
             "licence": [entry["licence"] for entry in whole],
         }
-        terminal().print(Cells.from_columns(f"Prepared in {args.folder}", columns, words=(0, 1, 5)).rich())
+        terminal().print(Cells.from_columns(f"Prepared in {args.folder}", columns, words=(0, 1, 5)))
     for entry in entries:
         if "damage" in entry:
             print(entry["damage"], file=sys.stderr)
@@ -271,7 +271,7 @@ def _describe(arguments: list[str]) -> int:
         print(json.dumps({**drawn.to_json(), "figure": str(path)}, indent=2))
         return 0
     for cells in portrait_cells(drawn):
-        terminal().print(cells.rich())
+        terminal().print(cells)
     print(path)
     return 0
 
@@ -311,5 +311,5 @@ def _describe_folder(folder: Path, *, verify: bool, as_json: bool) -> int:
         "checksums": "all bytes read and right" if verify else "of the table of clients right; --verify reads all",
     }
     cells = Cells.from_columns(str(folder), {"": list(rows), " ": list(rows.values())}, words=(0, 1))
-    terminal().print(cells.rich())
+    terminal().print(cells)
     return 0

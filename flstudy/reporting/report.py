@@ -74,7 +74,7 @@ class Report:
         return Group(*self._parts())
 
     def _parts(self) -> list[RenderableType]:
-        parts: list[RenderableType] = [cells.rich() for cells in self.tables]
+        parts: list[RenderableType] = [*self.tables]
         parts += [Text(for_terminal(note), style="dim") for note in self.notes]
         written = {
             "Report": self.page_path,

@@ -1,22 +1,26 @@
-"""Tables as cells, which rich shows in 100 columns, or which are written as Markdown, HTML or LaTeX; number formats."""
+"""Tables as cells, which a terminal shows, or which are written as Markdown, HTML or LaTeX; number formats."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
-from rich.markup import escape
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from flstudy.escaping import for_markdown, for_terminal
 from flstudy.metrics.registry import METRICS, is_fraction
 from flstudy.whole_file import write_whole
 
 NOTHING = "–"
+LINE = 24  # characters up to which words stay in one line, however narrow the terminal is
+GAP = 2  # characters between two columns, and around all of them
 _WORDS = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
 _SYMBOLS = {"±": "pm", "ε": "varepsilon", "×": "times", "≤": "le", "≥": "ge", "α": "alpha", "β": "beta", "γ": "gamma"}
 _SYMBOLS |= {"η": "eta", "κ": "kappa", "μ": "mu", "ρ": "rho", "τ": "tau"}
@@ -31,12 +35,14 @@ _NEGATIVE = re.compile(r"(?<![\w.])-(?=[\d.])")
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """Table as cells of text. Numbers are aligned to the right, words (the columns in `words`) to the left."""
+    """Table as cells of text, which rich prints. Numbers are aligned to the right, words (the columns in `words`) to
+    the left."""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: frozenset[int]
+    names: int = 1  # of the first columns, which say what a row is about
     best: frozenset[tuple[int, int]] = frozenset()  # (row, column) of cells in bold in LaTeX
     label: str = ""  # in LaTeX; a table without a label is not written there
 
@@ -48,23 +54,43 @@ class Cells:
         rows = tuple(zip(*columns.values(), strict=True))
         return cls(title=title, header=tuple(columns), rows=rows, words=frozenset(words), label=label, **more)
 
-    def rich(self) -> Table:
-        title: dict[str, Any] = {
-            "title": escape(for_terminal(self.title)),
-            "title_justify": "left",
-            "title_style": "bold",
-        }
-        table = Table(**title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
-        for index, name in enumerate(self.header):
-            # Where a terminal is narrow, long words may wrap; a number or a name never does.
-            word, width = index in self.words, min(max((len(row[index]) for row in self.rows), default=0), 12)
-            justify: Literal["left", "right"] = "left" if word else "right"
-            table.add_column(
-                escape(for_terminal(name)), justify=justify, no_wrap=not word, overflow="fold", min_width=width
-            )
-        for row in self.rows:
-            table.add_row(*(escape(for_terminal(cell)) for cell in row))
-        return table
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the title and the table. Where a terminal is too narrow for all columns, further tables have the rest,
+        each behind the columns that name the rows."""
+        if self.title:
+            yield Text(for_terminal(self.title), style="bold")
+        least, whole = zip(*map(self._widths, range(len(self.header))), strict=True)
+        for columns in self._split(least, options.max_width):
+            room = options.max_width - GAP * len(columns)
+            widths = shared_widths([least[index] for index in columns], [whole[index] for index in columns], room)
+            table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
+            for index, width in zip(columns, widths, strict=True):
+                heading = Text(for_terminal(self.header[index]), overflow="fold")
+                table.add_column(heading, justify="left" if index in self.words else "right", width=width)
+            for row in self.rows:
+                table.add_row(*(Text(for_terminal(row[index]), overflow="fold") for index in columns))
+            yield table
+
+    def _widths(self, index: int) -> tuple[int, int]:
+        """Return a column's least width, in which no number wraps and words only in lines longer than `LINE`, and its
+        whole width, in which nothing does."""
+        heading, cells = self.header[index], [row[index] for row in self.rows]
+        longest = max(map(cell_len, cells), default=0)
+        wrapped = " ".join([heading, *cells] if index in self.words else [heading]).split()
+        least = max([min(longest, LINE) if index in self.words else longest, *map(cell_len, wrapped)])
+        return least, max([longest, *map(cell_len, heading.split("\n"))])
+
+    def _split(self, least: Sequence[int], room: int) -> list[list[int]]:
+        """Return the columns of each table: as many as fit with their least widths, but at least one behind the
+        names."""
+        names = list(range(self.names))
+        tables: list[list[int]] = [[]]
+        for index in range(len(self.header)):
+            behind_names = len(tables[-1]) > self.names
+            if behind_names and sum(least[column] + GAP for column in [*tables[-1], index]) > room:
+                tables.append(list(names))
+            tables[-1].append(index)
+        return tables
 
     def markdown(self, escape: Callable[[str], str] = for_markdown) -> str:
         """Format as a table in Markdown; ``escape`` is for other cells than plain text (`flstudy.escaping`)."""
@@ -103,6 +129,17 @@ class Cells:
                 r"\end{table}",
             ]
         )
+
+
+def shared_widths(least: Sequence[int], whole: Sequence[int], room: int) -> list[int]:
+    """Return the widths of columns between their least and their whole width, the narrow ones first, that fill the
+    room; where the least do not fit, the widest is cut."""
+    widths = list(least)
+    while sum(widths) < room and (cut := [index for index, width in enumerate(widths) if width < whole[index]]):
+        widths[min(cut, key=widths.__getitem__)] += 1
+    while sum(widths) > room and max(widths) > 1:
+        widths[widths.index(max(widths))] -= 1
+    return widths
 
 
 def escape_latex(text: str) -> str:

@@ -107,7 +107,7 @@ def plan_study(
     for line in [*left_out, *start_remarks(config, steps), *space.outside_remarks(config)]:
         say(line)
     if len(config.study.arms) > 1 and not quiet:
-        console.print(held_table(held_fixed(config.whole_study()), brief=True).rich())
+        console.print(held_table(held_fixed(config.whole_study()), brief=True))
     trials = config.study.trials if size is None else size.trials
     return Plan(config, console, quiet, say, space, trials, store, modules, examples, folder, past)
 

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flstudy.reporting.notebook import NotebookDisplay, in_notebook
+from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.study import Status, Trial, best_trials
 from flstudy.study.trial import BROKEN, by_algorithm
 
@@ -184,10 +184,9 @@ class StudyProgress:
     # ---- the live view -----------------------------------------------------------------------------------------------
 
     def _render(self) -> RenderableType:
-        head, trials = Table.grid(padding=(0, 1)), list(self.trials.values())
-        head.add_row(Text(self.summary()), ProgressBar(total=1.0, completed=self.fraction, width=40))
+        trials, bar = list(self.trials.values()), ProgressBar(total=1.0, completed=self.fraction, width=40)
         running = [trial for trial in trials if trial.status is Status.RUNNING]
-        rows: list[RenderableType] = [head, self._algorithms(trials)]
+        rows: list[RenderableType] = [Text(self.summary()), bar, self._algorithms(trials)]
         rows.append(self._running(running) if running else Text("starting workers"))
         broken = [trial for trial in trials if trial.status in BROKEN]
         if broken:
@@ -195,26 +194,30 @@ class StudyProgress:
             rows.append(Text(f"troubled: {len(broken)}, the last: {last}", overflow="ellipsis", no_wrap=True))
         return Group(*rows)
 
-    def _algorithms(self, trials: Sequence[Trial]) -> Table:
-        table, best = Table(box=None, pad_edge=False), self.best
-        table.add_column("algorithm")
-        for name in (f"best {self.objective.metric}", "of trial", *COUNTED):
-            table.add_column(name, justify="right")
-        for algorithm, of_algorithm in sorted(by_algorithm(trials).items()):
-            leader, counts = best.get(algorithm), Counter(trial.status for trial in of_algorithm)
-            value = ("–", "–") if leader is None else (f"{leader.objective:.4g}", str(leader.number))
-            table.add_row(algorithm, *value, *(str(counts[status]) for status in COUNTED))
-        return table
+    def _algorithms(self, trials: Sequence[Trial]) -> Cells:
+        groups = dict(sorted(by_algorithm(trials).items()))
+        leaders = [self.best.get(algorithm) for algorithm in groups]
+        counts = {
+            status: [sum(trial.status is status for trial in of_algorithm) for of_algorithm in groups.values()]
+            for status in COUNTED
+        }
+        columns = {
+            "algorithm": list(groups),
+            f"best {self.objective.metric}": [NOTHING if best is None else f"{best.objective:.4g}" for best in leaders],
+            "of trial": [NOTHING if best is None else str(best.number) for best in leaders],
+        } | {str(status): [str(count) for count in numbers] for status, numbers in counts.items() if any(numbers)}
+        return Cells.from_columns("", columns)
 
     def _running(self, running: Sequence[Trial]) -> Table:
         table = Table(box=None, pad_edge=False)
-        for name, justify in (("running trial", "left"), ("round", "right"), ("", "left")):
-            table.add_column(name, justify=justify)  # type: ignore[arg-type]
+        table.add_column("running trial", no_wrap=True)
+        table.add_column("round", justify="right", no_wrap=True)
+        table.add_column("", max_width=20)  # the bar, which gives way in a narrow terminal
         for name in (self.objective.metric, "left"):
-            table.add_column(name, justify="right")
+            table.add_column(name, justify="right", no_wrap=True)
         for trial in running[:_ROWS]:
-            value = "–" if math.isnan(trial.objective) else f"{trial.objective:.4g}"
-            bar = ProgressBar(total=self.rounds_per_trial, completed=trial.rounds, width=20)
+            value = NOTHING if math.isnan(trial.objective) else f"{trial.objective:.4g}"
+            bar = ProgressBar(total=self.rounds_per_trial, completed=trial.rounds)
             of = "" if trial.confirms is None else f" (confirms {trial.confirms})"
             name = f"{trial.number} {trial.algorithm}{of}"
             table.add_row(name, f"{trial.rounds}/{self.rounds_per_trial}", bar, value, self._left(trial))
@@ -226,7 +229,7 @@ class StudyProgress:
         began, rounds = self._starts.get(trial.number, (time.monotonic(), trial.rounds))
         done = trial.rounds - rounds
         if done <= 0:
-            return "–"
+            return NOTHING
         return _clock((time.monotonic() - began) / done * (self.rounds_per_trial - trial.rounds))
 
 

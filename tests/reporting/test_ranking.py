@@ -179,7 +179,7 @@ def test_a_ranking_says_by_which_model_each_method_was_judged(tmp_path, write_st
         ("Old", "–", "80.0 ± 0.0", "80.0 ± 0.0"),
     )
     lines = Console(width=80, file=io.StringIO(), record=True)
-    lines.print(cells.rich())
+    lines.print(cells)
     assert max(map(len, lines.export_text().splitlines())) <= 80
 
 

@@ -43,7 +43,9 @@ def test_what_is_tuned_is_shown_on_the_seeds_that_chose_nothing(done, tmp_path):
     assert any(f"the new seeds {', '.join(map(str, NEW))}, which chose nothing" in part for part in parts)
 
 
-@pytest.mark.parametrize("stages, named", [(["preset"], " --stages preset`"), (["preset", "tuned"], " --worlds w`")])
+@pytest.mark.parametrize(
+    ("stages", "named"), [(["preset"], " --stages preset`"), (["preset", "tuned"], " --worlds w`")]
+)
 def test_a_page_names_the_stages_that_it_shows(done, tmp_path, stages, named):
     """The command of a page makes that page again, and not a search that it does not have."""
     plan = Paper(name="p", folder=tmp_path, title="P", worlds=(WORLD,), published={})

@@ -5,14 +5,15 @@ import math
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from flstudy.study import Status, Trial
 from flstudy.tuning.progress import StudyProgress
 from tests.tuning.stand_in import StandIn, study
 
 
-def progress(terminal, **named):
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+def progress(terminal, width=100, **named):
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
     config = StandIn(study=study(trials=4, **named), rounds=10)
     return StudyProgress(console, name="quick", config=config)  # type: ignore[arg-type]
 
@@ -57,6 +58,22 @@ def test_the_live_view_shows_best_running_and_troubled_trials():
         "troubled: 1, the last: 0 Flash diverged",
     ):
         assert text in shown.get()
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_live_view_breaks_no_word(width):
+    view = progress(True, width)
+    names = ["DirectJointAdaptivity", "Flash-clamped"]
+    for number, status in enumerate(["finished", "running", "pruned"]):
+        for name in names:
+            view.update(trial(2 * number + (name == names[1]), name, status, 5, 0.5))
+    with view.console.capture() as shown:
+        view.console.print(view._render())
+    lines = Text.from_ansi(shown.get()).plain.splitlines()
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    assert {*names, "valid/accuracy", "of", "trial", "running", "finished", "pruned", "round", "left"} <= {*words}
+    assert not {"diverged", "failed"} & {*words}  # no trial did, so no column says so
 
 
 def test_a_stopped_trials_other_rounds_count_as_done():

@@ -145,7 +145,7 @@ def test_a_killed_study_of_five_arms_goes_on_with_a_sixth(written, ray_cluster):
     assert len(ranked) >= 3
     for table in ranked:
         shown = Console(file=io.StringIO(), width=80)
-        shown.print(table.rich())
+        shown.print(table)
         words = shown.file.getvalue().split()
         assert {name for name in names if name in words} == {*names}, table.title  # none is cut or folded
     summary, latex = report.summary_path.read_text(), report.latex_path.read_text()

@@ -191,7 +191,11 @@ def failure_cells(trials: list[Trial]) -> Cells | None:
         "Starts": [str(trial.attempts) for trial in trials],
         "Reason": [failure_reason(trial) if trial.status is Status.FAILED else RESTARTED for trial in trials],
     }
-    return Cells.from_columns("Trials that failed or had to start again", columns, (0, 1, 2, 4)) if trials else None
+    return (
+        Cells.from_columns("Trials that failed or had to start again", columns, (0, 1, 2, 4), names=2)
+        if trials
+        else None
+    )
 
 
 def format_hours(value: float) -> str:

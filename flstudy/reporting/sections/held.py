@@ -66,7 +66,7 @@ def held_table(held: Sequence[HeldKey], name: str = "", *, brief: bool = False) 
     rest = len([entry for entry in held if not entry.differs and entry.key not in CONFOUNDERS]) if brief else 0
     title = "Held fixed" + (f" (and {rest} more, alike for all that have them)" if rest else "")
     header = ("", "Key", "Value", "Methods")
-    return Cells(title=title, header=header, rows=tuple(rows), words=frozenset({0, 1, 2, 3}), label=name)
+    return Cells(title=title, header=header, rows=tuple(rows), words=frozenset({0, 1, 2, 3}), names=2, label=name)
 
 
 def _methods(names: Sequence[str], having: int, every: int) -> str:

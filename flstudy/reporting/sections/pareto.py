@@ -91,7 +91,7 @@ def front_cells(front: Front) -> Cells:
         heading = f"{metric_label(objective.metric)}\n({'more' if objective.higher else 'less'} is better)"
         columns[heading] = [format_value(trial.values[place], objective.metric) for trial in trials]
     columns["Hyper-parameters"] = [chosen_values(trial.overrides) for trial in trials]
-    return Cells.from_columns("Trials on the Pareto front", columns, (0, 1, len(columns) - 1))
+    return Cells.from_columns("Trials on the Pareto front", columns, (0, 1, len(columns) - 1), names=2)
 
 
 def front_figure(front: Front, looks: Mapping[str, Look]) -> Figure:

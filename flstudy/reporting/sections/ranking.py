@@ -91,7 +91,7 @@ def result_cells(ranking: Ranking, study: str) -> Cells:
     means = np.array([finite_mean(row.final) for row in rows]) * (1 if ranking.higher else -1)
     best = {(int(np.nanargmax(means)), len(columns) - 1)} if np.isfinite(means).any() else ()
     title = f"Study {study}: best trial per algorithm, {ranking.shown}"
-    return Cells.from_columns(title, columns, (1, 2), "ranking", best=frozenset(best))
+    return Cells.from_columns(title, columns, (1, 2), "ranking", names=2, best=frozenset(best))
 
 
 def models_cells(ranking: Ranking) -> Cells | None:
@@ -122,7 +122,7 @@ def drift_cells(ranking: Ranking) -> Cells | None:
         "Lowest\nafter %": [mean_and_spread(drift.dip, 100) for _, drift in lived],
         "Rounds to\nrecovery": [recovery_rounds_text(drift.recovery) for _, drift in lived],
     }
-    return Cells.from_columns("Drift by drift", columns, (1, 2), "drifts")
+    return Cells.from_columns("Drift by drift", columns, (1, 2), "drifts", names=3)
 
 
 def session_cells(ranking: Ranking) -> Cells | None:

@@ -186,7 +186,7 @@ def importance_cells(rows: Sequence[Sensitivity]) -> Cells | None:
         "Share %": [f"{100 * share:.0f}" for *_, share in shares],
     }
     title = f"Importance of the hyper-parameters for being among the best trials ({METHOD})"
-    return Cells.from_columns(title, columns, (0, 1)) if shares else None
+    return Cells.from_columns(title, columns, (0, 1), names=2) if shares else None
 
 
 def importance_figure(findings: Findings) -> Figure | None:
