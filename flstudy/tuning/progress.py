@@ -55,7 +55,9 @@ class StudyProgress:
         self.rounds_per_trial, self.budget = config.rounds, study.budget
         self.search_trials = study.trials if trials is None else trials
         self.confirmations = algorithms * study.confirm.top if study.confirm.seeds else 0
+        self._seeds = {"search": len(config.seeds), "confirm": study.confirm.seeds}  # of a trial, by its stage
         self.trials: dict[int, Trial] = {}
+        self.lead = ""  # sentence on which method leads
         self._started = self._line_at = time.monotonic()
         self._line_every_s = _FIRST_LINE_S
         self._spent_s = spent_s
@@ -124,13 +126,14 @@ class StudyProgress:
 
     @property
     def fraction(self) -> float:
-        """Share that is done of the trials' rounds, where rounds that an ended trial left out count as done, or of the
-        budget, whichever is further."""
+        """Share that is done of the trials' rounds on all their seeds, where rounds that an ended trial left out count
+        as done, or of the budget, whichever is further."""
         trials, whole = list(self.trials.values()), self.rounds_per_trial
         shares = [0.0]
-        if self.planned is not None:
-            done = sum(whole * t.times_proposed if t.is_over else t.rounds for t in trials)
-            shares.append(done / max(self.planned * whole, 1))
+        if self.search_trials is not None:
+            runs = self.search_trials * self._seeds["search"] + self.confirmations * self._seeds["confirm"]
+            done = sum(self._seeds[t.stage] * (whole * t.times_proposed if t.is_over else t.rounds) for t in trials)
+            shares.append(done / max(runs * whole, 1))
         if self.budget.rounds is not None:
             shares.append(sum(t.rounds for t in trials if not t.is_confirmation) / self.budget.rounds)
         if self.budget.hours is not None:
@@ -187,6 +190,7 @@ class StudyProgress:
         trials, bar = list(self.trials.values()), ProgressBar(total=1.0, completed=self.fraction, width=40)
         running = [trial for trial in trials if trial.status is Status.RUNNING]
         rows: list[RenderableType] = [Text(self.summary()), bar, self._algorithms(trials)]
+        rows += [Text(self.lead)] if self.lead else []
         rows.append(self._running(running) if running else Text("starting workers"))
         broken = [trial for trial in trials if trial.status in BROKEN]
         if broken:

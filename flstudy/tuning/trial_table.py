@@ -19,6 +19,7 @@ from flstudy.study.objectives import objective_values, violations, worst_value
 from flstudy.tracking.store import Store, one_line
 from flstudy.tracking.sync import Delivery, sync_study
 from flstudy.tuning.files import LEFT
+from flstudy.tuning.leader import Lead
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.proposals import Proposal, algorithm_of, trial_of
 from flstudy.tuning.shortage import MEMORY, remedy, shortage
@@ -52,6 +53,7 @@ class TrialTable:
     ) -> None:
         self._config, self._folder, self._progress = config, folder, progress
         self._by_number = {trial.number: trial for trial in past}
+        self._lead = Lead(folder, config.study.objective)
         self._losses: Counter[int] = Counter()  # workers that died, by trial
         self._failures = dict[int, Trial]()  # of this start, by number: the user has mended those of earlier ones
         self.hopeless: str | None = None
@@ -194,6 +196,8 @@ class TrialTable:
         latest_end = max((other.ended or 0.0 for other in self.trials), default=0.0)
         trial.ended = max(time.time(), math.nextafter(latest_end, math.inf))
         self._give_up_if_too_many_fail(trial)
+        if trial.status is Status.FINISHED and not trial.is_confirmation:
+            self._progress.lead = self._lead.sentence(self.best)
         self._progress.update(trial)
         if self._write(trial):
             # As long as the best trial may still change by its confirmation, the models of all that are confirmed stay.

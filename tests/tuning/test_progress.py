@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from flstudy.config import Confirm
 from flstudy.study import Status, Trial
 from flstudy.tuning.progress import StudyProgress
 from tests.tuning.stand_in import StandIn, study
@@ -81,6 +82,14 @@ def test_a_stopped_trials_other_rounds_count_as_done():
     view.update(trial(0, "Flash", "pruned", 2, 0.3))
     view.update(trial(1, "Flash", rounds=5, objective=0.3))
     assert view.fraction == (10 + 5) / 40
+
+
+def test_a_confirmation_counts_by_its_seeds():
+    """Three seeds of the search and six new ones: training the best trial again is twice a trial's work."""
+    view = progress(False, confirm=Confirm(top=1, seeds=6))
+    for number in range(4):
+        view.update(trial(number, "Flash", "finished", 10, 0.3))
+    assert view.fraction == pytest.approx(4 / 6)
 
 
 def test_the_time_that_is_left_knows_no_start_and_no_compilation(monkeypatch):
