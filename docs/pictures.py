@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, sync_playwright
 from flstudy.reporting.style import DPI, PAGE_DPI, small_png
 from flstudy.study import StudyFolder
 from flstudy.tracking.store import absolute_uri, open_store
-from flstudy.tracking.ui import mlflow_server, studies_page
+from flstudy.tracking.ui import mlflow_server, study_pages
 
 HERE = Path(__file__).parent / "pictures"
 WAIT_MS = 120_000
@@ -56,15 +56,12 @@ def of_report(browser: Browser, folder: StudyFolder) -> None:
 
 
 def of_mlflow(browser: Browser, folder: StudyFolder, uri: str) -> None:
-    """MLflow's table of runs, with the study's trials below it."""
+    """MLflow's table of the study's trials, the best first."""
     with mlflow_server(uri, PORT) as (address, _):
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.set_default_timeout(WAIT_MS)
-        page.goto(studies_page(address, open_store(uri).experiment_id))
-        study = page.get_by_role("link", name=folder.name, exact=True)
-        study.wait_for()
-        page.locator(".ag-row").filter(has=study).get_by_role("button").first.click()
-        page.get_by_role("link", name="0 ").first.wait_for()
+        page.goto(study_pages(open_store(uri), folder.state()["study_id"], address)["Trials"])
+        page.get_by_role("link", name=folder.name, exact=True).wait_for()
         page.screenshot(path=HERE / "mlflow.png")
 
 

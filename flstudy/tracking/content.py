@@ -5,6 +5,7 @@ Running trials and `flstudy.tracking.sync`, which delivers later what a store ha
 
 import getpass
 import importlib.metadata
+import math
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from flstudy.study.best import BestTrial
 from flstudy.study.objectives import objectives_of
 from flstudy.study.trial import Status, Trial
 from flstudy.tracking.names import mlflow_name
+from flstudy.tracking.pages import charts_page, run_page, study_key, table_page
 
 if TYPE_CHECKING:
     from flstudy.config import StudySection
@@ -30,7 +32,8 @@ _METRICS_HEAD = "| metric | role | unit | meaning |"
 _STATUS = {Status.FAILED: "FAILED", Status.INTERRUPTED: "KILLED", Status.RUNNING: "KILLED"}
 _LIBRARIES = ("torch", "lightning", "ray", "optuna", "mlflow", "flstudy")
 _PREDICTIONS = {"correctness", "losses"}  # what metrics of a model's predictions need
-_FRAME = "workflowType=machine_learning"  # else MLflow 3.17 frames a page with evaluations of language models
+REACHED = ("valid/accuracy", "test/accuracy", "valid/dip", "valid/recovery")
+"""Metrics of a study's best trial that its own run has, beside those by which the study decides."""
 OVERVIEW = "overview.png"
 """A study at a glance, among its report's files."""
 _SPLITS = ("train", "valid", "test")
@@ -209,18 +212,25 @@ def refusal_tag(refused: Mapping[str, str]) -> str:
     return f"{', '.join(refused)}: {next(iter(refused.values()))}"[:TEXT_LENGTH]
 
 
-def outcome(trials: Iterable[Trial], best: Sequence[BestTrial]) -> tuple[dict[str, str], dict[str, float]]:
-    """Return the final tags and metrics of a study's run: its best trial, each algorithm's best value, trials by
-    status."""
+def outcome(
+    trials: Iterable[Trial], best: Sequence[BestTrial], decisive: Iterable[str]
+) -> tuple[dict[str, str], dict[str, float]]:
+    """Return the final tags and metrics of a study's run: its best trial with the metrics that it reached, each
+    algorithm's best value, trials by status."""
+    metrics = {f"best/{ranked.trial.algorithm}": ranked.ranking_value for ranked in best}
     tags = {f"trials.{status}": str(count) for status, count in Counter(trial.status for trial in trials).items()}
     if best:
         trial = best[0].trial
         tags |= {"best.trial": str(trial.number), "best.algorithm": trial.algorithm, "best.run_id": str(trial.run_id)}
-    return tags, {f"best/{ranked.trial.algorithm}": ranked.ranking_value for ranked in best}
+        last = best[0].reported_trial.metrics
+        metrics |= {
+            mlflow_name(name): last[name] for name in (*decisive, *REACHED) if math.isfinite(last.get(name, math.nan))
+        }
+    return tags, metrics
 
 
 def concluded_note(
-    note: str, *, study: str, experiment: str, run: str, best: Sequence[BestTrial], measured: str
+    note: str, *, study: str, study_id: str, experiment: str, run: str, best: Sequence[BestTrial], measured: str
 ) -> str:
     """Return the final description of a study, in Markdown: its ranking with links to the runs, the commands that go on
     from here, and the table of its metrics.
@@ -228,6 +238,7 @@ def concluded_note(
     Args:
         note: its description so far.
         study: name.
+        study_id: for the links to its views.
         experiment: id, for the links.
         run: the study's own, for the links.
         best: each algorithm's best trial, in order.
@@ -236,15 +247,19 @@ def concluded_note(
     rows = [f"| # | algorithm | {measured} | of | trial |", "|--:|---|--:|---|---|"]
     for place, ranked in enumerate(best, 1):
         trial, title = ranked.trial, f"{ranked.trial.number} {ranked.trial.algorithm}"
-        link = f"[{title}](#/experiments/{experiment}/runs/{trial.run_id}?{_FRAME})" if trial.run_id else title
+        link = f"[{title}]({run_page(experiment, trial.run_id)})" if trial.run_id else title
         judge = judged_by(trial.deployed, measured)
         rows.append(f"| {place} | {trial.algorithm} | {ranked.ranking_value:.4g} | {judge} | {link} |")
     if not best:
         rows = ["No trial has done all its rounds within the constraints."]
-    files = f"#/experiments/{experiment}/runs/{run}/artifacts/report"
-    pages = [
-        f"[{page}]({files}/{file}?{_FRAME})" for page, file in (("At a glance", OVERVIEW), ("report", "report.html"))
-    ]
+    key = study_key(study_id)
+    links = {
+        "At a glance": run_page(experiment, run, f"artifacts/report/{OVERVIEW}"),
+        "report": run_page(experiment, run, "artifacts/report/report.html"),
+        "all trials": table_page(experiment, key),
+        "their charts": charts_page(experiment, key),
+    }
+    pages = [f"[{name}]({page})" for name, page in links.items()]
     go_on = f"`flstudy report {study}` draws it, `flstudy tune --resume {study} --study.trials N` extends it."
     metrics = note[note.find(_METRICS_HEAD) :] if _METRICS_HEAD in note else ""
     return "\n".join([*rows, "", f"{', '.join(pages)}. {go_on}", "", metrics]).rstrip()

@@ -28,6 +28,7 @@ from flstudy.tracking.content import (
 )
 from flstudy.tracking.delivery import MetricDelivery, PendingNote
 from flstudy.tracking.store import MetricValue, Store, is_refusal, one_line
+from flstudy.tracking.views import log_views, studies_view, study_view
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -45,9 +46,11 @@ class StudyRun:
 
     def __init__(self, store: Store, *, name: str, study_id: str, config: "Config", resumed: bool = False) -> None:
         """Open the run; ``resumed``: it exists already, with its parameters, which MLflow lets nobody change."""
-        self.store = store
+        self.store, self.study_id = store, study_id
         tags = {STUDY: name, **study_tags(config.study, config.tags()), **environment()}
         self.run_id = store.get_or_create({STUDY_ID: study_id, "flstudy.kind": "study"}, name, tags)
+        views = {**studies_view(), **study_view(config.study, study_id)}
+        self._taken(lambda _: log_views(store, views))
         if self._taken(store.client.log_dict, config.plain(), "config.yaml"):
             if resumed:
                 self._taken(store.log_tags, {"resumed": "true", "study.trials": str(config.study.trials)})

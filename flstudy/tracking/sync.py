@@ -48,6 +48,7 @@ from flstudy.tracking.models import log_models
 from flstudy.tracking.names import mlflow_name, renamings
 from flstudy.tracking.runs import log_study_files
 from flstudy.tracking.store import MetricValue, Store, is_refusal, one_line
+from flstudy.tracking.views import log_views, studies_view, study_view
 from flstudy.user_error import UserError
 
 if TYPE_CHECKING:
@@ -151,9 +152,11 @@ class _Sync:
     def parent(self) -> "Run":
         """Return the study's run."""
         run = self.runs.get(_PARENT)
+        name, section = self.results.name, self._section()
+        if section is not None:
+            log_views(self.store, {**studies_view(), **study_view(section, self.study_id)})
         if run is not None:
             return run
-        name, section = self.results.name, self._section()
         tags = {STUDY: name, **self._environment(None)}
         if section is not None:
             tags |= study_tags(section, class_tags(self.results.config))
@@ -218,10 +221,11 @@ class _Sync:
         self._keep(run, results.config)
         if not run.data.params and (section := self._section()) is not None:
             self._params(run, study_params(section, results.rounds, results.seeds))
-        tags, metrics = outcome(results.trials, results.best)
+        tags, metrics = outcome(results.trials, results.best, self.decisive)
         tags[NOTE] = concluded_note(
             run.data.tags.get(NOTE, ""),
             study=results.folder.name,
+            study_id=self.study_id,
             experiment=self.store.experiment_id,
             run=run.info.run_id,
             best=results.best,

@@ -14,7 +14,10 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 from flstudy.config import ConfigError
-from flstudy.tracking.store import absolute_uri, open_store
+from flstudy.tracking.content import STUDY_ID
+from flstudy.tracking.pages import absolute, charts_page, study_key, table_page
+from flstudy.tracking.store import Store, absolute_uri, open_store
+from flstudy.tracking.views import log_views, studies_view
 
 HOST = "127.0.0.1"
 PORT = 5000
@@ -28,20 +31,34 @@ def serve_ui(store: str | None = None, port: int = PORT, *, say: Callable[[str],
     """
     uri = absolute_uri(store)
     if uri.startswith(("http://", "https://")):
-        say(f"this store has its own pages: {studies_page(uri, open_store(uri).experiment_id)}")
+        _say_pages(open_store(uri), uri, say)
         return
     if threading.current_thread() is threading.main_thread():  # before there is a server, which would be left behind
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # unwinds, so that the server's workers end too
     with mlflow_server(uri, port) as (address, process):
-        say(f"studies at {studies_page(address, open_store(uri).experiment_id)} (Ctrl-C ends)")
+        _say_pages(open_store(uri), address, say)
+        say("Ctrl-C ends")
         with contextlib.suppress(KeyboardInterrupt):
             process.wait()
 
 
-def studies_page(address: str, experiment: str) -> str:
-    """Return the table of runs on a server's pages. Without ``workflowType`` a browser that sees MLflow for the first
-    time opens on traces of language models, whatever the experiment says of itself (MLflow 3.17)."""
-    return f"{address.rstrip('/')}/#/experiments/{experiment}/runs?workflowType=machine_learning"
+def _say_pages(store: Store, address: str, say: Callable[[str], None]) -> None:
+    """Say where all studies are, and where the latest one is."""
+    log_views(store, studies_view())
+    say(f"All studies: {absolute(address, table_page(store.experiment_id))}")
+    for run in store.client.search_runs([store.experiment_id], "tags.`flstudy.kind` = 'study'", max_results=1):
+        for name, page in study_pages(store, run.data.tags[STUDY_ID], address).items():
+            say(f"{name} of {run.info.run_name}: {page}")
+
+
+def study_pages(store: Store, study_id: str, address: str = "") -> dict[str, str]:
+    """Return the addresses of a study's table and charts, by what they show. Without an ``address`` of a server they
+    are those of `flstudy ui`."""
+    if not address:
+        address = store.uri if store.uri.startswith(("http://", "https://")) else f"http://{HOST}:{PORT}"
+    key = study_key(study_id)
+    pages = {"Trials": table_page(store.experiment_id, key), "Charts": charts_page(store.experiment_id, key)}
+    return {name: absolute(address, page) for name, page in pages.items()}
 
 
 @contextlib.contextmanager

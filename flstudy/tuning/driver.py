@@ -12,6 +12,7 @@ from rich.console import Console
 from flstudy.reporting.report import terminal
 from flstudy.study import Status
 from flstudy.study.signals import handle_signals, raise_keyboard_interrupt
+from flstudy.tracking.ui import study_pages
 from flstudy.tuning.cluster import UserModules, cluster, s3_keys_in_a_file
 from flstudy.tuning.conclusion import StudyResult, conclude
 from flstudy.tuning.opening import open_store_in_background, open_study
@@ -90,6 +91,8 @@ def run_study(
                 f"MLflow has no report: deliver it with [bold]flstudy sync {result.name}[/bold]", highlight=False
             )
         result.report.print(console)
+        for name, page in study_pages(result.run.store, result.run.study_id).items() if result.delivered else ():
+            console.print(f"{name} in MLflow: {page}", highlight=False, markup=False, soft_wrap=True)
         if result.interrupted:
             going_on = f"Go on with it: [bold]flstudy tune --resume {result.folder.name_or_uri}[/bold]"
             console.print(going_on, highlight=False, soft_wrap=True)  # to be copied in one piece
