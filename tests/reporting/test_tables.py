@@ -1,10 +1,18 @@
 """Tables in terminals of any width: nothing is lost, and a row always says what it is about."""
 
+import contextlib
 import io
+import os
+import pty
+import re
+import subprocess
+import sys
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.text import Text
 
 from flstudy.reporting.tables import LINE, Cells
 
@@ -55,3 +63,28 @@ def test_a_word_that_no_terminal_holds_is_folded():
     lines = printed(Cells.from_columns("Values", {"Key": ["path"], "Value": [path]}, (0, 1)), 60)
     assert max(map(len, lines)) <= 60
     assert path in "".join(line.removeprefix(" path").strip() for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["colour", "NO_COLOR", "dumb"])
+def test_a_report_in_a_terminal_of_60_columns(searched, variables):
+    """Through a real terminal: no line of a table is longer, and colours come only where they are wanted."""
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "60", **variables}
+    command = [sys.executable, "-m", "flstudy", "report", str(searched)]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
+    os.close(theirs)
+    parts = []
+    with contextlib.suppress(OSError):  # Linux's way to say that the other end is closed
+        while part := os.read(ours, 65536):
+            parts.append(part)
+    os.close(ours)
+    assert process.wait() == 0
+    shown = b"".join(parts).decode().replace("\r\n", "\n")
+    assert ("\x1b[" in shown) == ("TERM" not in variables)  # bold stays where there are no colours
+    assert not re.search(r"\x1b\[(?:[0-9;]*;)?[349][0-7]m", shown)
+    lines = Text.from_ansi(shown).plain.splitlines()
+    table = lines[: next(place for place, line in enumerate(lines) if line.startswith("Report: "))]
+    rows = [line for line in table if "─" in line or line.split()[1:2] in (["FedAvg"], ["FedYogi"], ["Flash"])]
+    assert len(rows) > 6
+    assert max(map(len, rows)) <= (80 if "TERM" in variables else 60)  # rich takes a dumb one for 80 columns wide
