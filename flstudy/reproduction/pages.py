@@ -273,7 +273,8 @@ def _by_size(value: Any) -> tuple[bool, bool, float, str]:
 
 def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) -> list[str]:
     """Return the Markdown of a world whose rows are variants of one config, each tuned in a study of its own: a row per
-    variant, the best first, beside the paper's row of that name, and figures in ``folder``."""
+    variant, the best first, beside the paper's row of that name, and figures in ``folder``; losses are of the rows that
+    the paper has, if any."""
     rows = variant_speakers(studies)
     first = MEASURES[world.measures[0]]
     means = {name: float(values.mean()) for name, speaker in rows.items() if (values := speaker.last(first)).size}
@@ -295,13 +296,14 @@ def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) ->
     if "regret" in world.measures:
         drawn = {"regret": regret_figure(rows)}
     else:
-        runs = [NamedRun(name, speaker.results, speaker.trial) for name, speaker in rows.items()]
+        papers_rows = {name for of_world, name, _ in paper.published if of_world == world.name} or {*rows}
+        runs = [NamedRun(name, speaker.results, speaker.trial) for name, speaker in rows.items() if name in papers_rows]
         drawn = {"curves": variant_curves(world.title, rows), "losses": loss_figure(runs)}
     return [
         *(tell_judges(rows, MEASURES["accuracy"]) if "accuracy" in world.measures else []),
         Cells.from_columns("Every method, tuned" if searched else "Every method, nobody tuned", columns).markdown(),
         *(f"Spearman's rank correlation, with a 95 % interval: {order}." for order in orders),
-        tuned_table(["Method"], [((name,), speaker) for name, speaker in rows.items()]),
+        *([tuned_table(["Method"], [((name,), speaker) for name, speaker in rows.items()])] if searched else []),
         *([f"No trial did all its rounds: {', '.join(lost)}."] if lost else []),
         *images(drawn, world.title, folder / world.name),
     ]
