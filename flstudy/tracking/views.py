@@ -47,6 +47,7 @@ def study_view(study: "StudySection", study_id: str) -> dict[str, str]:
         "orderByKey": f"metrics.`{objective}`",
         "orderByAsc": not objectives[0].higher,
         "selectedColumns": [*columns, "tags.`algorithm`"],
+        "runsHiddenMode": f"FIRST_{_RUNS}_RUNS",  # MLflow knows 10 and 20
         "isAccordionReordered": True,  # else MLflow's own sections, one for each prefix of a metric, come first
         "compareRunSections": [_section("curves", "By round"), _section("search", "What was searched")],
         "compareRunCharts": [

@@ -34,6 +34,7 @@ def test_a_study_s_view_is_about_what_the_study_is_about():
     assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`valid/loss`", True)
     columns = ["metrics.`valid/loss`", "metrics.`traffic/bits`", "metrics.`valid/dip`", "params.`algorithm.lr`"]
     assert {*columns, "params.`population.epochs`", "tags.`algorithm`"} <= {*view["selectedColumns"]}
+    assert view["runsHiddenMode"] == "FIRST_20_RUNS"
     drawn = {chart["uuid"]: chart for chart in view["compareRunCharts"]}
     assert drawn["valid/loss"]["type"] == "LINE"
     assert "valid/dip" not in drawn  # one value of a run
