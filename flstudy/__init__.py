@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flstudy import tune
-    from flstudy.federation import Coordinator, FederatedRun, Record, RunSettings, load_task
+    from flstudy.federation import Coordinator, FederatedRun, Record, RoundProgressBar, RunSettings, load_task
     from flstudy.population import Population
     from flstudy.studies import Study
     from flstudy.tune import objective
@@ -19,6 +19,7 @@ __all__ = [
     "FederatedRun",
     "Population",
     "Record",
+    "RoundProgressBar",
     "RunSettings",
     "Study",
     "load_task",
@@ -27,8 +28,9 @@ __all__ = [
 ]
 __version__ = "0.2.0"
 
+_TRAINING = ("Coordinator", "FederatedRun", "Record", "RoundProgressBar", "RunSettings", "load_task")
 _ROOMS = {
-    **dict.fromkeys(("Coordinator", "FederatedRun", "Record", "RunSettings", "load_task"), "flstudy.federation"),
+    **dict.fromkeys(_TRAINING, "flstudy.federation"),
     "Population": "flstudy.population",
     "Study": "flstudy.studies",  # of the study layer, which needs the packages of `flstudy[study]`
     "objective": "flstudy.tune",

@@ -15,9 +15,11 @@ from flstudy.remote import is_uri
 from flstudy.reporting import write_report
 from flstudy.reporting.listing import studies_cells
 from flstudy.reporting.notebook import html_of
-from flstudy.reporting.ranking import rank
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.report import terminal
+from flstudy.reporting.sections.curves import accuracy_figure
 from flstudy.reporting.sections.ranking import result_cells
+from flstudy.reporting.style import to_svg
 from flstudy.study import BestTrial, StudyFolder, StudyResults, Trial, load_study
 from flstudy.study.records import seeds_of
 from flstudy.study.results import study_entry
@@ -289,12 +291,15 @@ class Study:
         return f"<Study {self.name}: {self._state()}>"
 
     def _repr_html_(self) -> str:
-        """Return the HTML for a notebook: how the study stands, and the best trial of each algorithm."""
+        """Return the HTML for a notebook: how the study stands, the best trial of each algorithm, and its curve."""
         if self._folder is None:
             return html_of(repr(self))
         results = self.results
-        best = result_cells(rank(results), results.name)
-        return html_of(studies_cells([study_entry(results)], self.folder.parent), best)
+        findings = Findings(results=results)
+        state, best = study_entry(results), result_cells(findings.ranking, results.name)
+        curves = accuracy_figure(findings)
+        drawn = "" if curves is None else f'<div style="background: white">{to_svg(curves)}</div>'
+        return html_of(studies_cells([state], self.folder.parent), best) + drawn
 
     def _state(self) -> str:
         if self._folder is None:

@@ -97,7 +97,9 @@ def test_a_study_goes_on_and_is_opened_by_its_folder(ran):
     with pytest.raises(ConfigError, match="has been run"):
         opened.run()
     assert "finished, 2 finished" in repr(opened)
-    assert "FedYogi" in opened._repr_html_()
+    page = opened._repr_html_()
+    assert "FedYogi" in page
+    assert "accuracy, mean over devices (%)" in page  # the axis of the curves
     opened.resume(quiet=True, study={"trials": 3})
     assert len(opened.trials) == 3
     assert "3 finished" in repr(study)

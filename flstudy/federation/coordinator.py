@@ -36,9 +36,9 @@ from flstudy.run_settings import RunSettings, settings_with
 class Coordinator(L.LightningModule):
     """LightningModule that trains a task on a population with a federated algorithm: one round is one epoch.
 
-    Use it under any ``lightning.Trainer`` with a :class:`~flstudy.population.Population` as datamodule; checkpoints,
-    loggers and callbacks work as usual, and evaluation happens as often as ``check_val_every_n_epoch`` says, and after
-    the last round. After ``fit``, ``task`` holds the first replica's global model.
+    Use it under any ``lightning.Trainer`` with a :class:`~flstudy.population.Population` as datamodule. Checkpoints,
+    loggers and callbacks work as usual, ``check_val_every_n_epoch`` says how often it evaluates, and the last round is
+    evaluated always. After ``fit``, ``task`` holds the first replica's global model.
 
     Args:
         task: any LightningModule with ``training_step`` or ``example_losses``, or a function that builds one.
@@ -64,6 +64,7 @@ class Coordinator(L.LightningModule):
     seeds, controllers, schedule = of_run("seeds"), of_run("controllers"), of_run("schedule")
     population, executor, evaluation, last = map(of_run, ("population", "executor", "evaluation", "last"))
     server, bank, record = map(of_state, ("server", "bank", "record"))
+    _repr_html_ = of_run("_repr_html_")
 
     def __init__(
         self,
@@ -106,8 +107,7 @@ class Coordinator(L.LightningModule):
     # ---- setting up ------------------------------------------------------------------------------------------------
 
     def configure_callbacks(self) -> list[L.Callback]:
-        """Return the task's own callbacks. This is the first hook of every run, where a Trainer's flags can be
-        refused."""
+        """Return the task's own callbacks; this is the first hook of every run, which refuses a Trainer's flags."""
         trainer_flags.refuse_flags(self.trainer)
         trainer_flags.follow_task(self.trainer)
         callbacks = self.task.configure_callbacks()

@@ -31,6 +31,7 @@ from flstudy.federation.method_forms import MethodForms
 from flstudy.federation.module_metrics import refuse_second, training_metrics, with_logged
 from flstudy.federation.play_round import RoundResult, play_probe_rounds, play_round
 from flstudy.federation.round_metrics import Record
+from flstudy.federation.run_display import RunCurves, run_html
 from flstudy.federation.run_parts import RunParts
 from flstudy.federation.run_state import RunState
 from flstudy.federation.saved_state import SavedState
@@ -92,6 +93,15 @@ class FederatedRun(RunParts):
         """The content of the run's checkpoints."""
         return SavedState(self, self.models)
 
+    @cached_property
+    def curves(self) -> RunCurves:
+        """The headline metrics by round, since the run has started in this process."""
+        return RunCurves(self.task_function.display)
+
+    def _repr_html_(self) -> str:
+        """Return the HTML for a notebook: what trains, its last metrics and their curves."""
+        return run_html(self, self.curves)
+
     # ---- setting up ------------------------------------------------------------------------------------------------
 
     def start(
@@ -124,6 +134,7 @@ class FederatedRun(RunParts):
             UserError: for parts that do not suit each other, or a saved state of another run.
         """
         self.saved_state.viewed, self.last = None, None
+        self.curves.clear()
         self.population, self.device, self.precision = population.settle(self.seeds), torch.device(device), precision
         population.ahead = Ahead()  # what an earlier run planned may be of another population
         self.horizon, self.devices, self.nodes = Horizon(rounds, seconds_left), devices or [self.device], nodes
@@ -326,6 +337,7 @@ class FederatedRun(RunParts):
         state.server, events_after = self.runner.after(server, losses, self.last.inbox.weights, round)
         metrics = self._metrics_of_round(round, algorithm, self.last, probes, start)
         state.record = Record(round, metrics, (*events_before, *events_after))
+        self.curves.add(state.record)
         return state.record
 
     def _train(
@@ -416,6 +428,7 @@ class FederatedRun(RunParts):
         self.evaluation.evaluator.weigh(took, rounds / every)
         refuse_second(self._names_of_round, metrics, self.task_function)
         state.record = state.record._replace(metrics={**state.record.metrics, **metrics})
+        self.curves.add(state.record)
         return metrics
 
     def metrics_of(self, split: Split) -> dict[str, list[float]]:

@@ -1,6 +1,6 @@
 """The metrics of a run where Lightning's callbacks, progress bar and loggers find them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -22,11 +22,17 @@ def show_metrics(trainer: L.Trainer, metrics: Mapping[str, Sequence[float]], dis
         display: names that the task logs for the progress bar, and those that it logs per step and per epoch.
     """
     means: dict[str, Any] = as_tensors(replica_means(metrics))
+    names = headlines(means, display)
     of_epoch = {f"{name}_epoch": value for name, value in means.items() if name in display.twofold}
     trainer.callback_metrics.update(means | of_epoch)
-    names = {"train/loss", "valid/accuracy" if "valid/accuracy" in means else "valid/loss"} | display.bar
     shown = {name: float(value) for name, value in means.items() if name in names}
     trainer.progress_bar_metrics.update(shown)
+
+
+def headlines(names: Collection[str], display: Display) -> set[str]:
+    """Return those of a round's metrics that tell at a glance how a run goes: losses and accuracies, and what the task
+    logs for the progress bar."""
+    return ({"train/loss", "valid/accuracy" if "valid/accuracy" in names else "valid/loss"} | display.bar) & {*names}
 
 
 def log_round(trainer: L.Trainer, record: Record) -> None:

@@ -41,7 +41,6 @@ def interactive_values(findings: Findings) -> dict[str, Any]:
     results, names = findings.results, list(findings.looks)
     scale, label = scale_of(results.selection_metric)
     domains = searched_domains(results)
-    events = [event for event in results.events if event.round <= results.rounds]
     return {
         "objective": label,
         "higher": results.objective.higher,
@@ -49,7 +48,7 @@ def interactive_values(findings: Findings) -> dict[str, Any]:
             {"name": name, "colour": look.colour, "dashes": _dash_array(look.dashes)}
             for name, look in findings.looks.items()
         ],
-        "events": [{"round": event.round, "label": event.label} for event in events],
+        "events": [{"round": event.round, "label": event.label} for event in findings.events],
         "charts": [
             chart for chart in (*_by_round(findings), _by_traffic(findings), _by_trial(findings)) if chart is not None
         ],

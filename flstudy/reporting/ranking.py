@@ -17,6 +17,7 @@ from flstudy.reporting.style import Look
 from flstudy.reporting.tables import mean_and_spread, plural
 from flstudy.study import Status, StudyResults, Trial
 from flstudy.study.damage import DamageError
+from flstudy.study.results import WorldEvent
 
 REASONS_SHOWN = 3
 ACCURACIES = ("test/accuracy", "valid/accuracy", "test/global_accuracy", "valid/global_accuracy")
@@ -150,6 +151,11 @@ class Findings:
         if analysis not in self._made:
             self._made[analysis] = analysis(self)
         return self._made[analysis]  # type: ignore[no-any-return]
+
+    @cached_property
+    def events(self) -> list[WorldEvent]:
+        """Drifts and sessions within the study's rounds."""
+        return [event for event in self.results.events if event.round <= self.results.rounds]
 
     @cached_property
     def looks(self) -> dict[str, Look]:

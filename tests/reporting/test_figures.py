@@ -30,7 +30,7 @@ def findings(folder):
 
 def test_curves_are_the_means_with_the_drift_marked(searched_study):
     ranking = searched_study.ranking
-    (axes,) = accuracy_figure(ranking, searched_study.results.events, searched_study.looks).axes
+    (axes,) = accuracy_figure(searched_study).axes
     drawn = {line.get_label().split("\n")[0]: line for line in axes.lines if not line.get_label().startswith("_")}
     assert list(drawn) == list(RANKED)
     np.testing.assert_allclose(drawn["Flash"].get_ydata(), 100 * ranking.rows[0].accuracy.mean(0))
@@ -129,7 +129,7 @@ def test_nothing_to_show_is_no_figure(tmp_path, write_study, trial):
     empty = findings(write_study(tmp_path / "none", [], study={"search": search}))
     early = findings(write_study(tmp_path / "early", [trial("0", status="pruned", rounds=3)], study={"search": search}))
     for study in (empty, early):
-        assert accuracy_figure(study.ranking, (), study.looks) is None
+        assert accuracy_figure(study) is None
         assert history_figure(study) is None
         assert slice_figure(study) is None
         assert parallel_figure(study.results, "FedAvg") is None

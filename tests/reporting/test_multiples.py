@@ -73,7 +73,7 @@ def test_few_lines_are_told_apart_also_where_they_are_the_same():
 @pytest.mark.slow
 def test_each_of_many_methods_has_a_panel_in_which_it_stands_out(crowd):
     for figure in (
-        accuracy_figure(crowd.ranking, crowd.results.events, crowd.looks),
+        accuracy_figure(crowd),
         history_figure(crowd),
     ):
         assert [axes.get_title(loc="left") for axes in figure.axes] == [row.algorithm for row in crowd.ranking.rows]

@@ -36,7 +36,7 @@ def test_the_ranking_names_methods_from_the_best_on_with_their_values(drifting):
 
 def test_figures_lie_below_each_other(drifting):
     findings = Findings(results=load_study(drifting))
-    upper, lower = ranking_figure(findings, "one"), accuracy_figure(findings.ranking, [], findings.looks)
+    upper, lower = ranking_figure(findings, "one"), accuracy_figure(findings)
     whole = below_each_other([upper, lower])
     assert whole.get_figheight() == pytest.approx(upper.get_figheight() + lower.get_figheight(), abs=0.02)  # pixels
     assert whole.get_figwidth() == upper.get_figwidth()

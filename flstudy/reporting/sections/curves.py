@@ -1,6 +1,6 @@
 """Accuracy by round: a line for each algorithm's best trial, with drifts and sessions marked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -11,7 +11,7 @@ from flstudy.escaping import for_figure
 from flstudy.reporting.multiples import Line, line_figure, same_note
 from flstudy.reporting.ranking import Findings, Ranking
 from flstudy.reporting.section import Content, Picture, ReportSection
-from flstudy.reporting.style import GREY, PANEL, Look, mark_events
+from flstudy.reporting.style import GREY, PANEL, mark_events
 from flstudy.study.results import WorldEvent
 
 CHARACTER = 0.0118  # width of a label's character, as a fraction of the axes
@@ -26,18 +26,15 @@ class CurvesSection(ReportSection):
 
     def of_study(self, findings: Findings) -> Content | None:
         results, ranking = findings.results, findings.ranking
-        events = [event for event in results.events if event.round <= results.rounds]
-        figure = accuracy_figure(ranking, events, findings.looks)
-        titled = accuracy_figure(
-            ranking, events, findings.looks, title=f"Study {results.name}: best trial of each algorithm"
-        )
+        figure = accuracy_figure(findings)
+        titled = accuracy_figure(findings, title=f"Study {results.name}: best trial of each algorithm")
         if figure is None or titled is None:
             return None
         what, named = ("accuracy", "Accuracy") if ranking.shows_accuracy else (ranking.shown, ranking.shown)
         caption = "Best trial of each algorithm: mean over seeds with a band of one standard deviation."
         if any(row.errors is not None for row in ranking.rows):
             caption += f" {PANEL}"
-        if events:
+        if findings.events:
             caption += " Dashed lines: what happened to the world, at the first round that felt it."
         caption += same_note(accuracy_lines(ranking))
         return Content(
@@ -48,11 +45,10 @@ class CurvesSection(ReportSection):
         )
 
 
-def accuracy_figure(
-    ranking: Ranking, events: Sequence[WorldEvent], looks: Mapping[str, Look], title: str = ""
-) -> Figure | None:
+def accuracy_figure(findings: Findings, title: str = "") -> Figure | None:
     """Return the figure of accuracy or the ranking's other metric by round: mean over seeds, band of one standard
     deviation."""
+    ranking, events = findings.ranking, findings.events
     lines = accuracy_lines(ranking)
     if not lines:
         return None
@@ -61,7 +57,7 @@ def accuracy_figure(
     what = ranking.shown.capitalize() if ranking.shows_accuracy else ranking.shown
     figure = line_figure(
         lines,
-        looks,
+        findings.looks,
         height=4.8,
         heading=f"Final, {spread.replace(' over', chr(10) + 'over')}",
         on_axes=lambda axes: mark_events(axes, events),

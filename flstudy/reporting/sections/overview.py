@@ -23,10 +23,9 @@ class OverviewSection(ReportSection):
         ranking, results = findings.ranking, findings.results
         if not ranking.rows:
             return None
-        events = [event for event in results.events if event.round <= results.rounds]
         figures = [
             ranking_figure(findings, f"Study {results.name}: each method's best trial"),
-            accuracy_figure(ranking, events, findings.looks, title="Round by round"),
+            accuracy_figure(findings, title="Round by round"),
             history_figure(findings),
         ]
         drawn = [figure for figure in figures if figure is not None]
