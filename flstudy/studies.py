@@ -11,6 +11,7 @@ import numpy as np
 from flstudy.config import ConfigError, load
 from flstudy.config.config import Config
 from flstudy.config.reading import dotted
+from flstudy.config.shipped import find_config
 from flstudy.remote import is_uri
 from flstudy.reporting import write_report
 from flstudy.reporting.listing import studies_cells
@@ -86,13 +87,17 @@ class Study:
 
     @classmethod
     def from_yaml(cls, path: str | os.PathLike[str], **overrides: Any) -> Self:
-        """Return the study of a config file; ``overrides`` are its keys, dotted as on the command line, or nested.
+        """Return the study of a config.
+
+        Args:
+            path: its file, or the name of one that comes with flstudy, such as ``quick``.
+            overrides: its keys, dotted as on the command line, or nested.
 
         Raises:
             ConfigError: one sentence naming key, value, domain and next step.
         """
         study = cls.__new__(cls)
-        study._config, study._folder = load(Path(path), dotted(overrides), command="tune"), None
+        study._config, study._folder = load(Path(find_config(str(path))), dotted(overrides), command="tune"), None
         return study
 
     @classmethod

@@ -6,12 +6,14 @@ import sys
 import textwrap
 import types
 
+import nbformat
 import optuna
 import pandas as pd
 import pytest
 import torch
 import yaml
 from mlflow import MlflowClient
+from nbclient import NotebookClient
 from rich.console import Console
 
 import flstudy
@@ -231,6 +233,22 @@ def test_a_notebook_draws_in_one_place(monkeypatch):
         progress.update(Trial(number=0, algorithm="FedYogi"))
     assert "FedYogi" in drawn[-1]
     assert output.getvalue() == ""  # the table stands for the lines
+
+
+@pytest.mark.slow
+def test_in_a_notebook_the_live_table_stays_and_an_error_is_one_sentence(tmp_path):
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**CONFIG, "store": f"sqlite:///{tmp_path}/mlflow.db"}))
+    cells = ['import flstudy\nflstudy.Study.from_yaml("study.yaml").run()', 'flstudy.Study.open("nothing")']
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    where = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, kernel_name="python3", timeout=600, resources=where, allow_errors=True).execute()
+    runs, fails = (cell.outputs for cell in notebook.cells)
+    pages = ["".join(output.data.get("text/html", "")) for output in runs if "data" in output]
+    assert any("2/2 trials, 100% of rounds" in page for page in pages)  # Ray Tune's own reporter would clear it
+    assert "FedYogi" in pages[-1]
+    assert [line for output in fails for line in output.traceback] == [
+        "UserError: no study 'nothing' in studies: it holds study"
+    ]
 
 
 def test_the_front_door_names_studies():

@@ -217,9 +217,10 @@ class Config:
         return variant
 
     def check_value(self, key: str, value: Any) -> None:
-        """Raise ConfigError for a value that the part to which a key belongs refuses; no other part is built."""
+        """Raise ConfigError for a value that the part to which a key belongs refuses; no other part is built, unless
+        the value is a part itself."""
         section_of = key.partition(".")[0]
-        if section_of not in Parts._fields:
+        if section_of not in Parts._fields or section_of == key:
             self.with_overrides({key: value})
             return
         values = self.plain()

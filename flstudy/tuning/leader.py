@@ -35,8 +35,9 @@ class Lead:
         if any(pair.verdict == "cannot tell" for pair in beside):
             return f"too few seeds to tell which method leads on {self._metric}"
         names = [pair.second for pair in beside]
-        more = [f"{len(names) - NAMED} more"] * (len(names) > NAMED)
-        return f"no method leads by more than noise: {leader} is beside {' and '.join([*names[:NAMED], *more])}"
+        shown = [*names[:NAMED], *[f"{len(names) - NAMED} more"] * (len(names) > NAMED)]
+        others = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+        return f"no method leads by more than noise: {leader} is beside {others}"
 
     def _last(self, trial: Trial) -> dict[int, float]:
         """Return the last values by seed; none where the records are on another machine, or damaged."""

@@ -191,7 +191,10 @@ class StudyProgress:
         running = [trial for trial in trials if trial.status is Status.RUNNING]
         rows: list[RenderableType] = [Text(self.summary()), bar, self._algorithms(trials)]
         rows += [Text(self.lead)] if self.lead else []
-        rows.append(self._running(running) if running else Text("starting workers"))
+        if running:
+            rows.append(self._running(running))
+        elif not trials:
+            rows.append(Text("starting workers"))
         broken = [trial for trial in trials if trial.status in BROKEN]
         if broken:
             last = ", ".join(f"{trial.number} {trial.algorithm} {trial.status}" for trial in broken[-5:])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flstudy.process_state import import_path
 from flstudy.remote import is_uri
+from flstudy.reporting.notebook import in_notebook
 from flstudy.study.mirror import BucketMirror
 from flstudy.study.signals import SAVE, handle_signals
 from flstudy.tuning.address import cluster_address
@@ -150,6 +151,7 @@ def _fit(
             name=folder.ray.name,
             **storage,
             verbose=0,
+            progress_reporter=silent_reporter() if in_notebook() else None,
             stop=StopOnInterrupt(table, stop_signal, events),
             callbacks=[events],
             failure_config=ray_tune.FailureConfig(max_failures=section.failures.retries, fail_fast=False),
@@ -161,6 +163,19 @@ def _fit(
             tuner.fit()
     finally:
         shutil.rmtree(folder.ray, ignore_errors=True)
+
+
+def silent_reporter() -> Any:
+    """Return a reporter of Ray Tune's that says nothing; Ray's own for notebooks clears the output of the cell."""
+    from ray.tune import ProgressReporter
+
+    class SilentReporter(ProgressReporter):
+        def should_report(self, trials: Any, done: bool = False) -> bool:
+            return False
+
+        def report(self, trials: Any, done: bool, *sys_info: Any) -> None: ...
+
+    return SilentReporter()
 
 
 def states_of(writer: Any) -> Any:

@@ -526,3 +526,25 @@ def test_print_config_is_the_study_that_is_kept(tmp_path: Path, capsys: pytest.C
     single = yaml.safe_load(capsys.readouterr().out)
     assert single["algorithm"] == {key: printed["study"]["arms"]["FedYogi"][key] for key in ("class_path", "init_args")}
     assert whole_study(content_of(path)) == printed
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "options"),
+    [
+        ("sessions/digits", "controller", [None, "Average", {"class_path": "DynamicInitialModel"}]),
+        ("quick", "schedule", [None, "Polynomial"]),
+        ("quick", "task", ["Mlp", "Logistic"]),
+        ("quick", "measure", [None, "WorstDevices"]),
+    ],
+)
+def test_a_part_is_chosen_among_classes_also_where_no_key_of_theirs_is_searched(name, key, options):
+    changes = {"study.search": {key: {"choice": options}}, "study.presets": {}}
+    config = load(CONFIGS / f"{name}.yaml", changes, command="tune")
+    space = Space.of_study(config.study)
+    space.validate(config)
+    chosen = [
+        getattr(config.with_overrides({key: option}).parts, key) for option in space.domains[key].options if option
+    ]
+    assert [type(part).__name__ for part in chosen] == [
+        option["class_path"] if isinstance(option, dict) else option for option in options if option
+    ]

@@ -95,7 +95,7 @@ def test_a_study_without_a_result_has_a_page(tmp_path, write_study, trial):
 def test_the_interactive_page_in_a_browser(written, browser, shoot):
     """From the file, without a network: a value under the pointer, a method hidden by a click, a table sorted."""
     address = written.interactive_path.as_uri()
-    context = browser.new_context(viewport={"width": 1200, "height": 900}, offline=True, color_scheme="dark")
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, offline=True, color_scheme="dark")
     page = context.new_page()
     asked, wrong = [], []
     page.on("request", lambda request: asked.append(request.url))

@@ -7,9 +7,11 @@ from html.parser import HTMLParser
 import pytest
 
 from flstudy.reporting import write_report
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.report import write_page
 from flstudy.reporting.section import Content
 from flstudy.reporting.tables import Cells
+from flstudy.study import load_study
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -136,11 +138,14 @@ def test_a_study_without_confirmation_or_search_has_a_page(drifting):
 def test_the_page_in_a_browser(searched, browser, shoot):
     """From the file, without a network: what comes first is seen, and each link of the page leads to a section."""
     page_path = write_report(searched).page_path
-    context = browser.new_context(viewport={"width": 1200, "height": 1000}, offline=True)
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, offline=True)
     shown, wrong = context.new_page(), []
     shown.on("pageerror", lambda error: wrong.append(str(error)))
     shown.goto(page_path.as_uri())
-    assert shown.get_by_role("heading", level=1).is_visible()
+    ranking = Findings(results=load_study(searched)).ranking
+    first = ranking.rows[0]
+    assert first.algorithm in shown.get_by_role("heading", level=1).inner_text()
+    assert f"{first.algorithm}: {ranking.final(first)} %" in shown.locator("#summary").inner_text()
     places = [section.bounding_box()["y"] for section in shown.locator("section").all()]
     assert places == sorted(places)
     assert shown.locator("#summary").is_visible()

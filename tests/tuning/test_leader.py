@@ -19,7 +19,7 @@ CASES = {
     ),
     "many": (
         {name: 0.9 + np.roll(NOISE, place) for place, name in enumerate("ABCDE")},
-        "no method leads by more than noise: A is beside B and C and D and 1 more",
+        "no method leads by more than noise: A is beside B, C, D and 1 more",
     ),
     "two seeds": ({"A": [0.9, 0.9], "B": [0.1, 0.1]}, "too few seeds to tell which method leads on valid/accuracy"),
     "alone": ({"A": 0.9 + NOISE}, ""),

@@ -39,6 +39,16 @@ def test_plain_lines_where_there_is_no_terminal():
     assert "\x1b" not in view.console.file.getvalue()
 
 
+def test_the_live_view_says_that_workers_start_until_a_trial_has_begun():
+    view = progress(True)
+    for number, status in enumerate((None, "running", "finished")):
+        if status:
+            view.update(trial(0, "Flash", status, 10, 0.5))
+        with view.console.capture() as shown:
+            view.console.print(view._render())
+        assert ("starting workers" in shown.get()) == (number == 0)
+
+
 def test_the_live_view_shows_best_running_and_troubled_trials():
     view = progress(True)
     early = trial(0, "Flash", rounds=5, objective=0.7)
