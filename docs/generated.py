@@ -50,7 +50,7 @@ def config_keys() -> str:
             parts.append(f"### {name}\n\n{one['description']}\n")
             found = [row for row in rows(one["properties"], "", {}) if row.kind != SECTION]
             if found:
-                parts.append(_keys(found))
+                parts.append(_keys(found, f"{name.lower()}."))
     return "\n".join(parts)
 
 
@@ -59,15 +59,19 @@ def _sections(found: Iterable[Row]) -> Iterator[str]:
     for row in found:
         if row.kind == SECTION:
             yield from [_keys(gathered)] if gathered else []
-            yield f"## {row.key}\n\n{row.sentence}\n"
+            yield f"## {row.key} {{#{row.key}}}\n\n{row.sentence}\n"
             gathered = []
         else:
             gathered.append(row)
     yield _keys(gathered)
 
 
-def _keys(found: Iterable[Row]) -> str:
-    lines = ((f"`{row.key}`", row.kind, f"`{row.default}`" if row.default else "", row.sentence) for row in found)
+def _keys(found: Iterable[Row], owner: str = "") -> str:
+    """A table of keys, each with the anchor to which examples link."""
+    lines = (
+        (f"`{row.key}`{{#{owner}{row.key}}}", row.kind, f"`{row.default}`" if row.default else "", row.sentence)
+        for row in found
+    )
     return table(("key", "type, domain", "default", ""), lines)
 
 

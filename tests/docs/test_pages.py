@@ -13,6 +13,7 @@ import yaml
 from flstudy.cli import COMMANDS
 from flstudy.config.composition import quick_check
 from flstudy.config.shipped import find_config
+from flstudy.study import load_study
 from tests.docs.blocks import DOCS, files_of
 
 ROOT = DOCS.parent
@@ -99,12 +100,70 @@ def test_they_hold_what_comes_from_the_code_and_fetch_nothing(site):
 
 
 @pytest.mark.slow
-def test_the_start_page_in_a_browser(site, browser, shoot):
-    """From files, without a network: a heading, the first picture as large as it was made, the way to the first study,
-    and a search."""
-    context = browser.new_context(viewport={"width": 1300, "height": 900}, offline=True)
+def test_keys_of_yaml_blocks_lead_to_their_lines_in_the_reference(site):
+    reference = (site / "reference" / "config.html").read_text()
+    ids = re.findall(r'\bid="([^"]+)"', reference)
+    links = [
+        anchor
+        for page in site.glob("*.html")
+        for anchor in re.findall(r'<span class="nt">\s*<a href="reference/config.html#([^"]+)"', page.read_text())
+    ]
+    assert len(links) > 200
+    assert {*links} <= {*ids}
+    assert [name for name in ids if ids.count(name) > 1 and not name.startswith("__")] == []
+
+
+@pytest.fixture
+def page(browser):
+    """A page of a browser without a network; no script of it may fail."""
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, offline=True)
     page, wrong = context.new_page(), []
     page.on("pageerror", lambda error: wrong.append(str(error)))
+    yield page
+    context.close()
+    assert wrong == []
+
+
+@pytest.mark.slow
+def test_the_gallery_in_a_browser(site, page, shoot):
+    page.goto((site / "gallery.html").as_uri())
+    for heading in ("A first study", "Devices that come and go"):
+        assert page.get_by_role("heading", name=heading).is_visible()
+    widths = page.locator("article img").evaluate_all("all => all.map(one => one.complete && one.naturalWidth)")
+    assert len(widths) == len(list((DOCS / "studies").iterdir()))
+    assert min(widths) >= 400
+    shoot(page)
+    page.get_by_role("link", name="Report", exact=True).first.click()
+    best = load_study(DOCS / "studies" / "first_study").best[0].trial
+    assert page.get_by_role("heading", level=1).inner_text().startswith(f"Study first_study: {best.algorithm} ")
+
+
+@pytest.mark.slow
+def test_an_example_in_a_browser(site, page, shoot):
+    study = load_study(DOCS / "studies" / "first_study")
+    best, count = study.best[0].trial, len(study.trials)
+    page.goto((site / "examples" / "first_study.html").as_uri())
+    assert page.get_by_role("heading", level=1).inner_text().strip("¶ ") == "A first study"
+    shown = page.locator("article").inner_text()
+    assert f"{best.algorithm} {{'algorithm': '{best.algorithm}'" in shown  # printed
+    assert f"{count}/{count} trials, 100% of rounds" in shown  # the live table
+    assert page.locator("article svg", has_text="Round").is_visible()  # the curves
+    shoot(page)
+
+
+@pytest.mark.slow
+def test_a_key_of_a_yaml_block_in_a_browser(site, page, shoot):
+    page.goto((site / "first_study.html").as_uri())
+    page.locator(".highlight a", has_text="partition").first.click()
+    assert page.url.endswith("reference/config.html#population.partition")
+    assert page.locator("[id='population.partition']").is_visible()
+    shoot(page)
+
+
+@pytest.mark.slow
+def test_the_start_page_in_a_browser(site, page, shoot):
+    """From files, without a network: a heading, the first picture as large as it was made, the way to the first study,
+    and a search."""
     page.goto((site / "index.html").as_uri())
     assert page.get_by_role("heading", level=1).inner_text().strip("¶ ") == "flstudy"
     widths = page.locator("article img").evaluate_all("all => all.map(one => one.complete && one.naturalWidth)")
@@ -118,5 +177,3 @@ def test_the_start_page_in_a_browser(site, browser, shoot):
     page.locator(".md-search__input").press_sequentially("checkpoint", delay=50)
     page.get_by_text("matching documents").wait_for()
     assert page.locator(".md-search-result__item").count() > 3
-    context.close()
-    assert wrong == []
