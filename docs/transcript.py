@@ -18,6 +18,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -329,7 +330,11 @@ def play(environment: Path, limit: float, say: Say) -> str:
             parts.append(f"```text\n{shown}\n```\n")
             parts.append(f"{played.seconds:.1f} s; the command stands in [{step.page}]({step.page}).\n")
             table.append((step.command, played.seconds))
-    slow = [f"| `{command}` | {seconds:.1f} |" for command, seconds in table]
+    clock = accumulate(seconds for _, seconds in table)
+    slow = [
+        f"| `{command}` | {seconds:.1f} | {since / 60:.1f} |"
+        for (command, seconds), since in zip(table, clock, strict=True)
+    ]
     head = [
         "# A newcomer's walk\n",
         "Played by `python docs/transcript.py --environment VENV` in an empty folder with an empty home; in VENV the",
@@ -337,9 +342,9 @@ def play(environment: Path, limit: float, say: Say) -> str:
         "those of the pages; long outputs are cut in the middle. Seconds are by the wall clock, on",
         f"{os.cpu_count()} cores, whose load, this walk's own work included, was {min(load):.1f} to {max(load):.1f}; "
         f"OMP_NUM_THREADS was {os.environ.get('OMP_NUM_THREADS', 'not set')}.\n",
-        "| command | seconds |\n|---|--:|",
+        "| command | seconds | minutes since the start |\n|---|--:|--:|",
         *slow,
-        f"| all | {sum(seconds for _, seconds in table):.1f} |\n",
+        "",
     ]
     return "\n".join([*head, *parts])
 

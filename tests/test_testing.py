@@ -1,6 +1,7 @@
 """`flstudy.testing` on classes outside the package, fifteen lines each: right ones pass, wrong ones fail for their
 reason."""
 
+import logging
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from flstudy.algorithms import FedAvg
-from flstudy.controllers import Controller
+from flstudy.controllers import Controller, Restart
 from flstudy.population import Change, Dataset, Drift, Event, Examples, LabelSwap
 from flstudy.privacy import Privacy
 from flstudy.testing import check_algorithm, check_controller, check_dataset, check_drift
@@ -158,3 +159,20 @@ def test_a_controller_of_one_s_own():
 def test_laws_need_no_pytest():
     code = "import sys, flstudy.testing; sys.exit(bool({'pytest', 'ray', 'mlflow', 'optuna'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_laws_that_hold_are_silent():
+    lines, logger = [], logging.getLogger("lightning.pytorch")
+    handler = logging.Handler()
+    handler.emit = lines.append
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        check_algorithm(FedAvg, compiled=False)
+        check_controller(Restart(rounds=[2]))
+        assert lines == []
+        assert logger.level == logging.INFO
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)

@@ -149,10 +149,12 @@ def _study(choice: Choice) -> dict[str, Any]:
     names = {"algorithm": {"choice": list(choice.algorithms)}} if len(choice.algorithms) > 1 else {}
     arms: dict[str, dict[str, Any]] = {}
     compared, searched = len(choice.algorithms), len(search)
-    first_class = _class(choice.algorithms[0], _defaults(choice.algorithms[0], search))
-    if choice.arms:  # each by its own defaults: what the config gives would hold for all of them
+    first, *others = choice.algorithms
+    # Several begin with their own defaults: what the config gives would hold for all of them.
+    first_class = first if others or choice.arms else _class(first, _defaults(first, search))
+    if choice.arms:
         search, arms = _arms(choice.algorithms)
-        names, asides, first_class = {}, {}, choice.algorithms[0]
+        names, asides = {}, {}
         compared, searched = len(arms), len(search) + max(len(arm["search"]) for arm in arms.values())
     better = {"metric": "valid/accuracy", "mode": "max"}
     if dataset["x-first-task"] == "Quadratic":

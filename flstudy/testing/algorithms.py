@@ -1,7 +1,10 @@
 """Laws of a federated optimizer, checked on a small ragged federation in double precision."""
 
+import contextlib
 import dataclasses
+import logging
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -120,8 +123,8 @@ def play(
     compile: Compile = False,
     **parts: Any,
 ) -> FederatedRun:
-    """Run an algorithm with two replicas for some rounds."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    """Run an algorithm with two replicas for some rounds, in silence."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), without_lightnings_lines():
         warnings.simplefilter("ignore")
         torch.manual_seed(3)
         settings = RunSettings(seeds=(0, 44), executor=executor, compile=compile)
@@ -130,6 +133,18 @@ def play(
         for _ in range(rounds):
             run.play_round()
     return run
+
+
+@contextlib.contextmanager
+def without_lightnings_lines() -> Iterator[None]:
+    """Keep back the lines that Lightning's logger tells of a run, as for whom a model is small."""
+    logger = logging.getLogger("lightning.pytorch")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def largest_difference(left: Any, right: Any) -> float:

@@ -9,7 +9,7 @@ import yaml
 from flstudy.cli import main
 from flstudy.config import ConfigError, load
 from flstudy.config.reading import content_of, parsed
-from flstudy.config.schema import class_names
+from flstudy.config.schema import class_names, config_schema
 from flstudy.config.starter import NONE, Choice, ask_choice, starter
 from flstudy.config.values import completed
 from flstudy.tuning.plan import check_study
@@ -107,6 +107,18 @@ def test_what_is_searched_is_what_the_methods_have():
     assert flash["algorithm"]["init_args"]["gamma"] == 0.04
     momentum = content_of("FILE", starter(Choice(algorithms=["FedAvgM"])))["study"]["search"]
     assert momentum["algorithm.beta"] == {"choice": [0.0, 0.5, 0.9, 0.99]}
+
+
+def test_each_of_several_methods_begins_with_its_own_defaults(tmp_path):
+    """A value that the config gives would hold for all: FedAvg would step by Flash's η_g, and stop early by its γ."""
+    names = ["Flash", "FedAvg", "FedYogi", "Scaffold"]
+    for arms in (False, True):
+        config = checked(Choice(algorithms=names, arms=arms), tmp_path)
+        for name in names:
+            properties = config_schema()["$defs"][name]["properties"]
+            chosen = config.with_overrides({"algorithm": name}).flat()
+            wanted = {f"algorithm.{key}": node["default"] for key, node in properties.items()}
+            assert {key: chosen[key] for key in wanted} == wanted
 
 
 def test_the_command_takes_names_and_refuses_others(tmp_path, monkeypatch, capsys):
