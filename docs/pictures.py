@@ -15,7 +15,7 @@ from flstudy.tracking.store import absolute_uri, open_store
 from flstudy.tracking.ui import mlflow_server, study_pages
 
 HERE = Path(__file__).parent / "pictures"
-WAIT_MS = 120_000
+WAIT_MS, PAUSE_MS = 120_000, 2000
 PORT = 5123
 
 
@@ -23,7 +23,7 @@ def main() -> int:
     """Run the quick study where none is named, and take the pictures."""
     with tempfile.TemporaryDirectory() as place:
         if len(sys.argv) > 1:
-            folder, uri = StudyFolder(sys.argv[1]), absolute_uri(None)
+            folder, uri = StudyFolder.named(sys.argv[1]), absolute_uri(None)
         else:
             subprocess.run([sys.executable, "-m", "flstudy", "tune", "quick"], cwd=place, check=True)
             folder, uri = StudyFolder(Path(place) / "studies" / "quick"), f"sqlite:///{place}/mlflow_tracking/mlflow.db"
@@ -62,6 +62,9 @@ def of_mlflow(browser: Browser, folder: StudyFolder, uri: str) -> None:
         page.set_default_timeout(WAIT_MS)
         page.goto(study_pages(open_store(uri), folder.state()["study_id"], address)["Trials"])
         page.get_by_role("link", name=folder.name, exact=True).wait_for()
+        for opened in page.get_by_role("button", name="Close", exact=True).all():  # the assistant, on a first visit
+            opened.click()
+        page.wait_for_timeout(PAUSE_MS)  # until the table is as wide as the page
         page.screenshot(path=HERE / "mlflow.png")
 
 
