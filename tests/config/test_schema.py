@@ -22,7 +22,7 @@ from flstudy.config.reading import content_of
 from flstudy.config.registry import ROOTS
 from flstudy.config.schema import PATH, class_names, config_schema, generated, text
 from flstudy.config.shipped import configs
-from flstudy.config.starter import starter
+from flstudy.config.starter import Choice, starter
 from flstudy.config.values import completed, nodes_of_key
 from flstudy.study.space import Space
 from flstudy.tasks import Mlp
@@ -343,7 +343,8 @@ def test_a_study_to_start_from(tmp_path, capsys):
     assert path.read_text() == starter()
     assert str(Path(flstudy.__file__).parent) not in path.read_text()  # it can be handed to others
     assert not re.search(r"(?<![\w.])/\w+/", path.read_text())
-    assert "# γ of the devices' early stopping" in path.read_text()
+    assert "# Rounds that every trial gets" in path.read_text()
+    assert "# γ of the devices' early stopping" in starter(Choice(algorithms=["Flash"]))
     quick_check(path, [])
     assert STANDARD.is_valid(yaml.safe_load(path.read_text()))
     assert main(["init", str(path)]) == 2
