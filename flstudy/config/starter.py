@@ -146,12 +146,12 @@ def _study(choice: Choice) -> dict[str, Any]:
         "epochs": 3,
     }
     search, asides = _space(choice.algorithms)
-    names = {"algorithm": {"choice": list(choice.algorithms)}} if len(choice.algorithms) > 1 else {}
+    first, several = choice.algorithms[0], len(choice.algorithms) > 1
+    names = {"algorithm": {"choice": list(choice.algorithms)}} if several else {}
     arms: dict[str, dict[str, Any]] = {}
     compared, searched = len(choice.algorithms), len(search)
-    first, *others = choice.algorithms
     # Several begin with their own defaults: what the config gives would hold for all of them.
-    first_class = first if others or choice.arms else _class(first, _defaults(first, search))
+    first_class = first if several or choice.arms else _class(first, _defaults(first, search))
     if choice.arms:
         search, arms = _arms(choice.algorithms)
         names, asides = {}, {}

@@ -1,11 +1,11 @@
 """ε of a run, by dp-accounting."""
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from flstudy.privacy.privacy import Privacy
+from flstudy.process_state import quiet_logger
 from flstudy.user_error import UserError
 
 MOST_NOISE, LEAST_NOISE = 2.0**20, 2.0**-6  # σ between which it is sought
@@ -88,7 +88,7 @@ class Accountant:
         show."""
         if (sample, noise) not in self._known:
             accountant = self._fresh()
-            with without_order_warnings():
+            with quiet_logger("absl", logging.ERROR):  # its warnings of orders left out cost tightness, never truth
                 accountant.compose(self.event(sample, noise))
             self._known[sample, noise] = accountant.rdp
         return self._known[sample, noise]
@@ -122,15 +122,3 @@ class Accountant:
             whole = part if whole is None else whole.compose(part)
         assert whole is not None
         return float(whole.get_epsilon_for_delta(self.privacy.delta))
-
-
-@contextmanager
-def without_order_warnings() -> Iterator[None]:
-    """Silence the library's warnings of orders that it leaves out: they cost tightness, never truth."""
-    log = logging.getLogger("absl")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)

@@ -1,10 +1,8 @@
 """Laws of a federated optimizer, checked on a small ragged federation in double precision."""
 
-import contextlib
 import dataclasses
 import logging
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from flstudy.federation import FederatedRun, RunSettings
 from flstudy.federation.blocks import CollectedUploads
 from flstudy.hyper import init_arguments
 from flstudy.population import InMemory, Population, SuddenDrift
+from flstudy.process_state import quiet_logger
 from flstudy.run_settings import Compile
 from flstudy.tasks import Mlp
 from flstudy.user_error import UserError
@@ -124,7 +123,8 @@ def play(
     **parts: Any,
 ) -> FederatedRun:
     """Run an algorithm with two replicas for some rounds, in silence."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), without_lightnings_lines():
+    quiet = quiet_logger("lightning.pytorch", logging.WARNING)  # a line for each run tells nothing of a law
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), quiet:
         warnings.simplefilter("ignore")
         torch.manual_seed(3)
         settings = RunSettings(seeds=(0, 44), executor=executor, compile=compile)
@@ -133,18 +133,6 @@ def play(
         for _ in range(rounds):
             run.play_round()
     return run
-
-
-@contextlib.contextmanager
-def without_lightnings_lines() -> Iterator[None]:
-    """Keep back the lines that Lightning's logger tells of a run, as for whom a model is small."""
-    logger = logging.getLogger("lightning.pytorch")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def largest_difference(left: Any, right: Any) -> float:

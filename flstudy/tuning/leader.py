@@ -36,8 +36,8 @@ class Lead:
             return f"too few seeds to tell which method leads on {self._metric}"
         names = [pair.second for pair in beside]
         shown = [*names[:NAMED], *[f"{len(names) - NAMED} more"] * (len(names) > NAMED)]
-        others = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
-        return f"no method leads by more than noise: {leader} is beside {others}"
+        runners_up = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+        return f"no method leads by more than noise: {leader} is beside {runners_up}"
 
     def _last(self, trial: Trial) -> dict[int, float]:
         """Return the last values by seed; none where the records are on another machine, or damaged."""
