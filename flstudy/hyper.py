@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import inspect
 import re
+import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
@@ -138,8 +139,26 @@ def init_arguments(setting: Any) -> dict[str, Any]:
     return {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting) if field.init}
 
 
+def path_of_class(cls: Any) -> str:
+    """Return the shortest path by which a class can be imported, such as torch.optim.SGD."""
+    names = cls.__module__.split(".")
+    packages = [".".join(names[:end]) for end in range(1, len(names))]
+    place = next(
+        (name for name in packages if getattr(sys.modules.get(name), cls.__name__, None) is cls), cls.__module__
+    )
+    return f"{place}.{cls.__qualname__}"
+
+
+def makes_class(part: Any) -> bool:
+    """Return whether a value makes an object of a class of named arguments and further ones, as a config's optimizer
+    does."""
+    return isinstance(part, functools.partial) and isinstance(part.func, type) and not part.args
+
+
 def made_with(part: Any) -> dict[str, Any] | None:
     """Return the arguments that an object was made with, by name; None of one that keeps none."""
+    if makes_class(part):
+        return dict(part.keywords)
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         return init_arguments(part)
     if hparams := dict(getattr(part, "hparams", {})):

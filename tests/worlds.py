@@ -233,6 +233,11 @@ def measured(module: Coordinator, *names: str) -> torch.Tensor:
     return torch.tensor([[record.metrics[name] for name in names] for record in module.records], dtype=torch.float64)
 
 
+def taken(cls: type[Algorithm], values: dict[str, Any]) -> dict[str, Any]:
+    """The values that a method has a field for that can be given: FedOpt's server has no learning rate of its own."""
+    return {name: values[name] for name in values if name in {field.name for field in fields(cls) if field.init}}
+
+
 def shipped() -> dict[str, type[Algorithm]]:
     """The methods of the package, without those that tests define."""
     return {name: cls for name, cls in named(Algorithm).items() if cls.__module__.startswith("flstudy.")}

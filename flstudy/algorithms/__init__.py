@@ -18,6 +18,7 @@ from flstudy.algorithms.feddrifteager import FedDriftEager
 from flstudy.algorithms.feddyn import FedDyn
 from flstudy.algorithms.fednova import FedNova
 from flstudy.algorithms.fedomd import FedOmd
+from flstudy.algorithms.fedopt import FedOpt
 from flstudy.algorithms.fedprox import FedProx
 from flstudy.algorithms.fedyogi import FedYogi
 from flstudy.algorithms.flash import Flash

@@ -1,6 +1,6 @@
 """FedAdaGrad (Reddi et al. 2021, Alg. 2).
 
-v ← v + Δ²;   the rest is FedOpt's, with β₁ = 0
+v ← v + Δ²;   the rest is that of an adaptive server, with β₁ = 0
 """
 
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from flstudy.algorithms.parts.fedopt import FedOpt
+from flstudy.algorithms.parts.adaptive_server import AdaptiveServer
 from flstudy.algorithms.parts.rules import adagrad_moment
 from flstudy.hyper import hyper
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAdaGrad(FedOpt):
+class FedAdaGrad(AdaptiveServer):
     """FedAdaGrad (Reddi et al. 2021): AdaGrad as the server's optimizer."""
 
     citations: ClassVar[tuple[str, ...]] = ("reddi2021",)

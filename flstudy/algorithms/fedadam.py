@@ -1,6 +1,6 @@
 """FedAdam (Reddi et al. 2021, Alg. 2).
 
-v ← β₂ v + (1 - β₂) Δ²;   the rest is FedOpt's
+v ← β₂ v + (1 - β₂) Δ²;   the rest is that of an adaptive server
 with bias_correction: η_g √(1 - β₂^t) / (1 - β₁^t) in round t = 1, 2, …  (the authors' code)
 """
 
@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.parts.fedopt import FedOpt
+from flstudy.algorithms.parts.adaptive_server import AdaptiveServer
 from flstudy.algorithms.parts.rules import adam_moment
 from flstudy.hyper import hyper
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAdam(FedOpt):
+class FedAdam(AdaptiveServer):
     """FedAdam (Reddi et al. 2021): Adam as the server's optimizer."""
 
     citations: ClassVar[tuple[str, ...]] = ("reddi2021",)

@@ -6,7 +6,7 @@
 
 x and the strategy's number travel down, Δ up.
 
-Laws: with one strategy it is JointAdaptivity, or FedOpt over SGD; who chooses what changes nothing else.
+Laws: with one strategy it is JointAdaptivity, or an adaptive server over SGD; who chooses what changes nothing else.
 Differs: a device whose K asks for more than the world plans does what is planned. All lanes run one program, which
 takes the gradient once and steps every distinct optimizer: O of them cost O elementwise updates a step, and the
 simulator, not the device, keeps the states of all. Rounds are the server's own, from 1 again after a restart.

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.parts.fedopt import FedOpt
+from flstudy.algorithms.parts.adaptive_server import AdaptiveServer
 from flstudy.algorithms.parts.rules import adam_moment, yogi_moment
 from flstudy.algorithms.parts.signatures import Inbox, Layout
 from flstudy.hyper import hyper
@@ -41,12 +41,12 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flash(FedOpt):
+class Flash(AdaptiveServer):
     """FLASH (Panchal et al. 2023): early-stopping devices and a drift-aware adaptive server."""
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
     measures: ClassVar[tuple[str, ...]] = (
-        *FedOpt.measures,
+        *AdaptiveServer.measures,
         "server/beta3",
         "server/reversed",
         "server/clamped",

@@ -12,7 +12,7 @@ from flstudy.config.schema import config_schema
 from flstudy.config.shipped import configs
 from flstudy.config.values import completed, dereferenced, flat_items
 
-KINDS = {root.kind: key for key, root in ROOTS.items()}
+KINDS = {root.kind: key for key, root in ROOTS.items() if root.kind}
 WIDTH = 100
 SECTION = "section"
 

@@ -4,7 +4,8 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from flstudy.config.errors import ConfigError, shown
@@ -32,6 +33,13 @@ def build_object(key: str, value: Mapping[str, Any] | None, dataset: Any = None)
     """
     if value is None:
         return None
+    cls, arguments = class_and_arguments(key, value, dataset)
+    return construct(cls, arguments)
+
+
+def class_and_arguments(key: str, value: Mapping[str, Any], dataset: Any = None) -> tuple[Any, dict[str, Any]]:
+    """Return the class and the arguments of a value as `build_object` takes it, those that the data set gives
+    included."""
     path, arguments = value["class_path"], value.get("init_args") or {}
     if "." in str(path):
         cls = import_class(key, str(path))
@@ -48,17 +56,25 @@ def build_object(key: str, value: Mapping[str, Any] | None, dataset: Any = None)
             f"{key}: {cls.__name__} needs classes, but the labels of {type(dataset).__name__} are real numbers, which "
             "means regression: make them integers or names, or give a module of yours"
         )
-    return construct(cls, {**linked, **arguments})
+    return cls, {**linked, **arguments}
 
 
 def construct(cls: type[Any], arguments: Mapping[str, Any]) -> Any:
     """Build an object of a class from plain values."""
+    return cls(**converted(cls, arguments))
+
+
+def converted(cls: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert plain values to the annotations of a class's arguments."""
     hints = hints_of(cls, extras=False)
-    return cls(**{name: convert(name, value, hints.get(name, Any)) for name, value in arguments.items()})
+    return {name: convert(name, value, hints.get(name, Any)) for name, value in arguments.items()}
 
 
 def convert(name: str, value: Any, hint: Any) -> Any:
     """Convert a plain value to an annotation: lists to tuples where it says so, mappings to sections and objects."""
+    if isinstance(value, Mapping) and "class_path" in value and makes_later(hint):
+        cls, arguments = class_and_arguments(name, value)
+        return partial(cls, **converted(cls, arguments))
     hint = _arm(hint, value)
     inner = typing.get_args(hint)
     if hint is ArmSection:
@@ -77,6 +93,11 @@ def convert(name: str, value: Any, hint: Any) -> Any:
         kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
         return tuple(convert(name, element, kind) for element, kind in zip(value, kinds, strict=True))
     return value
+
+
+def makes_later(hint: Any) -> bool:
+    """Return whether an annotation is of a function that makes an object, such as Lightning's OptimizerCallable."""
+    return any(typing.get_origin(part) is Callable for part in (hint, *typing.get_args(hint)))
 
 
 def _arm(hint: Any, value: Any) -> Any:

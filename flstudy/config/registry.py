@@ -19,10 +19,11 @@ class Root(NamedTuple):
     Attributes:
         module: the room that exports the classes.
         base: their base class, in the same room.
-        kind: the word for them in ``flstudy list``.
+        kind: the word for them in ``flstudy list``; '' where flstudy ships none.
         doc: description of the key, for a key that is no documented field of a class.
         default: the class if the key is left out; '' if the key is required, None if it is then null.
         others: import path of the base class that users' classes must have; '' stands for ``base``.
+        linked: arguments that the run gives, and no config.
     """
 
     module: str
@@ -31,11 +32,15 @@ class Root(NamedTuple):
     doc: str = ""
     default: str | None = None
     others: str = ""
+    linked: tuple[str, ...] = ()
 
     def accepts(self) -> type[Any]:
         """Return the base class of the classes that the key may name."""
         return locate(self.others or f"{self.module}.{self.base}")
 
+
+LINKED = ("shape", "classes", "tokens")
+"""Arguments of a task that its data set fills in."""
 
 ROOTS = {
     "task": Root(
@@ -47,6 +52,7 @@ ROOTS = {
         ),
         default="",
         others="lightning.LightningModule",
+        linked=LINKED,
     ),
     "population.dataset": Root("flstudy.population", "Dataset", "datasets", default=""),
     "population.partition": Root("flstudy.population", "Partition", "partitions"),
@@ -55,6 +61,8 @@ ROOTS = {
     "population.availability": Root("flstudy.population", "Availability", "availabilities"),
     "population.data_stream": Root("flstudy.population", "DataStream", "data-streams"),
     "algorithm": Root("flstudy.algorithms", "Algorithm", "algorithms", "The federated optimizer.", default=""),
+    "algorithm.optimizer": Root("torch.optim", "Optimizer", "", default="", linked=("params",)),
+    "algorithm.lr_scheduler": Root("torch.optim.lr_scheduler", "LRScheduler", "", linked=("optimizer",)),
     "controller": Root("flstudy.controllers", "Controller", "controllers", "Control between rounds; null: none."),
     "schedule": Root(
         *("flstudy.controllers", "Schedule", "schedules"),
@@ -94,10 +102,6 @@ SECTIONS = {  # by key; of '' the keys stand at the top
 
 TOP = ("task", "population", "algorithm", "", "controller", "schedule", "measure", *list(SECTIONS)[2:])
 """The parts of a config in their order."""
-
-LINKED = ("shape", "classes", "tokens")
-"""Arguments of a task that its data set fills in."""
-
 
 IMPORT_ONLY = "FLSTUDY_IMPORT_ONLY"
 """Environment variable: the packages and modules, by commas, from which configs may name classes; unset: any."""

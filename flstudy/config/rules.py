@@ -4,8 +4,6 @@ import math
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-import torch
-
 from flstudy.algorithms import Algorithm
 from flstudy.config.errors import ConfigError
 from flstudy.config.sections import Settings, StudySection
@@ -69,6 +67,7 @@ def check_parts(parts: Parts, settings: Settings, recovery: Recovery, study: Stu
             controller.init(take(first_server(parts), 0))
         except ValueError as error:
             raise ConfigError(f"controller: {error}") from error
+    first_server(parts)  # which an optimizer of the server may refuse
     try:
         parts.algorithm.meets(1 if drift is None else drift.concepts)
     except ValueError as error:
@@ -165,10 +164,9 @@ def check_privacy(parts: Parts, settings: Settings, *, in_study: bool) -> None:
 
 
 def first_server(parts: Parts) -> Any:
-    """Return the server's state of a run's algorithm, leaves [1, ...], with a model of zeros."""
+    """Return the server's state of a run's algorithm, leaves [1, ...], with models of zeros."""
     run = parts.coordinator.run
-    layout = run.task_function.layout
-    return torch.vmap(lambda x: run.algorithm.server_init(x, layout))(torch.zeros(1, layout.n))
+    return run.first_servers(run.no_models()[:1])
 
 
 def check_measures(parts: Parts, population: Population) -> None:

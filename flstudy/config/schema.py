@@ -23,13 +23,14 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from flstudy.config.domain import BOUNDS
-from flstudy.config.registry import LINKED, ROOTS, SECTIONS, TOP, Root, locate
-from flstudy.hyper import NOTATION, FilePath
+from flstudy.config.registry import ROOTS, SECTIONS, TOP, Root, locate
+from flstudy.hyper import NOTATION, FilePath, path_of_class
 from flstudy.metrics.registry import METRICS
 from flstudy.registry import named
 
@@ -37,7 +38,7 @@ PATH = Path(__file__).with_name("schema.json")
 SYMBOL = re.compile(r"^((?:[A-Za-zΑ-ω]|[Α-ω]+)(?:[_₀-₉0-9]\w*)?)(?:, | of |: | / )")
 FILE = "path"
 """The format of a text that names a file or a folder."""
-PLAIN = {int: "integer", float: "number", bool: "boolean", str: "string", types.NoneType: "null"}
+PLAIN: dict[Any, str] = {int: "integer", float: "number", bool: "boolean", str: "string", types.NoneType: "null"}
 NUMBER = {"type": ["integer", "number"]}  # stays as it is written
 WIDTH = 200  # of a line of the file
 
@@ -71,7 +72,8 @@ def described(cls: type[Any], key: str, defs: dict[str, Any]) -> dict[str, Any]:
     fields = {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
     for name, argument in inspect.signature(cls).parameters.items():
         argument_key = f"{key}.{name}" if key else name
-        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD) or (key == "task" and name in LINKED):
+        linked = ROOTS[key].linked if key in ROOTS else ()
+        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD) or name in linked:
             continue
         node = _key(argument_key, hints.get(name, Any), defs)
         metadata = fields[name].metadata if name in fields else {}
@@ -111,11 +113,24 @@ def hints_of(cls: Any, *, extras: bool = True) -> dict[str, Any]:
 
 def _key(key: str, hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
     """Return the node of a key: a choice of classes where it names one, else what its annotation allows."""
-    if key not in ROOTS:
+    if key not in ROOTS or takes_plain_values(hint):
         return allowed(hint, defs)
     root = {"$ref": f"#/$defs/{key}"}
     null = types.NoneType in typing.get_args(hint) or (ROOTS[key].default is None and "." not in key)
     return {"anyOf": [root, {"type": "null"}]} if null else root
+
+
+def takes_plain_values(hint: Any) -> bool:
+    """Return whether an annotation allows texts, numbers and the like alone, as one of a user's class whose argument
+    has the name of a key that names classes."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return all(map(takes_plain_values, typing.get_args(hint)))
+    return hint in PLAIN or typing.get_origin(hint) in (Literal, typing.Annotated)
+
+
+def is_tensor(hint: Any) -> bool:
+    """Return whether an annotation is torch's Tensor; torch is not imported."""
+    return f"{getattr(hint, '__module__', '')}.{getattr(hint, '__name__', '')}" == "torch.Tensor"
 
 
 def _default_of(key: str, field: Any, value: Any) -> Any:
@@ -124,7 +139,11 @@ def _default_of(key: str, field: Any, value: Any) -> Any:
     if key in ROOTS and (value is None or value is inspect.Parameter.empty):
         default = ROOTS[key].default
         return inspect.Parameter.empty if default == "" else default
-    return type(value).__name__ if key in ROOTS else value if value is inspect.Parameter.empty else as_json(value)
+    if isinstance(value, partial):
+        return {"class_path": path_of_class(value.func), "init_args": as_json(value.keywords)}
+    if key in ROOTS and type(value) not in PLAIN and value is not inspect.Parameter.empty:
+        return type(value).__name__
+    return value if value is inspect.Parameter.empty else as_json(value)
 
 
 def as_json(value: Any) -> Any:
@@ -143,8 +162,8 @@ def allowed(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
         return {"type": "string", "format": FILE}
     if origin is typing.Annotated:
         return within_domain(allowed(arguments[0], defs), arguments[1])
-    if origin in (types.UnionType, typing.Union):
-        return _union([allowed(argument, defs) for argument in arguments])
+    if origin in (types.UnionType, typing.Union):  # a config holds no tensors
+        return _union([allowed(argument, defs) for argument in arguments if not is_tensor(argument)])
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin is tuple and arguments[-1] is not Ellipsis:
@@ -341,15 +360,16 @@ def _choice(key: str, classes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
     """Return the schema's node of a choice of classes: a name alone, or with arguments; a dotted path is the user's
     own."""
 
-    def names(shipped_names: Iterable[str]) -> dict[str, Any]:
+    def names(shipped_names: Sequence[str]) -> dict[str, Any]:
         shipped = [{"const": name, "description": classes[name]["description"]} for name in shipped_names]
         full = {"type": "string", "pattern": rf"^flstudy\.([a-z_0-9]+\.)*({'|'.join(shipped_names)})$"}
+        whose = "your own class" if classes else f"a class, such as those of {ROOTS[key].module}"
         users_path = {
             "type": "string",
             "pattern": r"^((?!flstudy\.)\w+(\.\w+)+|(\./)?(\w+/)*\w+\.py:\w+)$",
-            "description": "The path of your own class: mylab.Hospitals, or ./mylab.py:Hospitals beside the config.",
+            "description": f"The path of {whose}: mylab.Hospitals, or ./mylab.py:Hospitals beside the config.",
         }
-        return {"anyOf": [*shipped, full, users_path]}
+        return {"anyOf": [*shipped, *([full] if shipped else []), users_path]}
 
     arguments = [
         {
@@ -366,7 +386,7 @@ def _choice(key: str, classes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
         "properties": {"class_path": names(list(classes)), "init_args": {"type": ["object", "null"]}},
         "required": ["class_path"],
         "additionalProperties": False,
-        "allOf": arguments,
+        **({"allOf": arguments} if arguments else {}),
     }
     alone = names([name for name, node in classes.items() if "required" not in node])
     return {"x-root": key, "x-classes": list(classes), "anyOf": [alone, mapping]}

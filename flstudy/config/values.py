@@ -269,8 +269,9 @@ def _chosen(key: str, node: Mapping[str, Any], value: Any, imports: bool) -> dic
     """Check a class and its arguments."""
     classes = node["x-classes"]
     path = value.get("class_path") if isinstance(value, Mapping) else value
+    such = f"such as {classes[0]}" if classes else f"such as those of {ROOTS[key].module}"
     if not isinstance(path, str):
-        raise ConfigError(f"{key} must name a class, such as {classes[0]}, got {shown(value)}")
+        raise ConfigError(f"{key} must name a class, {such}, got {shown(value)}")
     arguments = (value.get("init_args") or {}) if isinstance(value, Mapping) else {}
     for name in value if isinstance(value, Mapping) else ():
         if name not in ("class_path", "init_args"):
@@ -280,6 +281,8 @@ def _chosen(key: str, node: Mapping[str, Any], value: Any, imports: bool) -> dic
     name = path.rpartition(".")[2]
     if "." in path and not path.startswith("flstudy."):
         return _users_own(key, path, arguments) if imports else {"class_path": path, "init_args": dict(arguments)}
+    if not classes:
+        raise ConfigError(f"{key} must name a class by its module, {such}, got {shown(path)}: write its whole path")
     if name not in classes:
         raise ConfigError(f"unknown {key} {shown(name)}{nearest(name, classes)}")
     return {
@@ -353,6 +356,12 @@ def nodes_of_key(
     return matches, list(beside)
 
 
+def names_class(key: str, classes_by_key: Mapping[str, Sequence[str]], *, imports: bool) -> bool:
+    """Return whether a dotted key names a class in one of the classes of a study; arguments as of `nodes_of_key`."""
+    nodes, _ = nodes_of_key(key, classes_by_key, imports=imports) if key in ROOTS else ([], [])
+    return any("x-root" in dereferenced(part) for node in nodes for part in (node, *node.get("anyOf", ())))
+
+
 def classes_in(values: Any, at: str = "") -> Iterator[tuple[str, str]]:
     """Yield the keys that name classes, and the classes as they are written."""
     if not isinstance(values, Mapping):
@@ -399,10 +408,11 @@ def _check_study(values: Mapping[str, Any], imports: bool) -> None:
     """Check the keys of a study's search, arms and presets, their values, and the metrics that it names."""
     study = values["study"]
     classes_by_key = {key: [path] for key, path in classes_in({**values, "study": None})}
-    for root, domain in study["search"].items():
-        if root in ROOTS and "choice" not in domain:
+    for root, domain in sorted(study["search"].items(), key=lambda pair: pair[0].count(".")):
+        is_root = names_class(root, classes_by_key, imports=imports)
+        if is_root and "choice" not in domain:
             raise ConfigError(f"{SEARCH}.{root} must be a choice of classes, got {shown(domain)}: write {{choice: []}}")
-        if root in ROOTS:
+        if is_root:
             choice, null = domain["choice"], ROOTS[root].default is None
             options = list(choice.values()) if isinstance(choice, Mapping) else choice
             options = [option for option in options if not (option is None and null)]
@@ -536,7 +546,7 @@ def _check_searched(
         is_method = first in [class_label("algorithm", path) for path in classes_by_key["algorithm"]]
         hint = f": a range of its own is study.arms.{first}.search" if is_method else nearest(key, beside)
         raise ConfigError(f"{where}: unknown key {shown(key)}{whose}{hint}")
-    for node in matches if key not in ROOTS else ():
+    for node in matches if not names_class(key, classes_by_key, imports=imports) else ():
         _check_domain(f"{where}.{key}", domain, node)
 
 

@@ -14,6 +14,7 @@ import sys
 import zipfile
 from argparse import Namespace
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ import lightning as L
 import torch
 from lightning.fabric.utilities.data import AttributeDict
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from flstudy.execution.row_segments import Segment, read_segments
-from flstudy.hyper import Configurable, init_arguments
+from flstudy.hyper import Configurable, init_arguments, makes_class, path_of_class
 from flstudy.run_settings import RunSettings
 from flstudy.user_error import UserError
 
@@ -44,6 +47,8 @@ def recipe(part: Any) -> Any:
     if is_setting(type(part)):
         fields = {name: recipe(value) for name, value in init_arguments(part).items()}
         return {"class_path": class_path(part), "init_args": fields}
+    if makes_class(part):
+        return {"class_path": path_of_class(part.func), "init_args": recipe(part.keywords)}
     if isinstance(part, Mapping):
         return {str(name): recipe(value) for name, value in part.items()}
     if isinstance(part, list | tuple) and not hasattr(part, "_fields"):
@@ -64,6 +69,8 @@ def rebuilt(plain: Any) -> Any:
     if isinstance(plain, Mapping):
         if set(plain) == {"class_path", "init_args"}:
             resolved_class = known_class(plain["class_path"])
+            if issubclass(resolved_class, Optimizer | LRScheduler):  # which are made where the parameters are
+                return partial(resolved_class, **rebuilt(plain["init_args"]))
             if not is_setting(resolved_class):  # a checkpoint calls nothing else
                 raise UserError(f"{plain['class_path']} is nothing that a config can name")
             return resolved_class(**rebuilt(plain["init_args"]))

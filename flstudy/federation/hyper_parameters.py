@@ -6,7 +6,7 @@ from numbers import Real
 from typing import Any
 
 from flstudy.federation.federated_run import FederatedRun
-from flstudy.hyper import made_with
+from flstudy.hyper import made_with, makes_class, path_of_class
 from flstudy.population import Population
 from flstudy.run_settings import RunSettings
 
@@ -62,7 +62,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, listed
     else:
         if name not in SECTIONS:
-            yield name, _class_name(type(value))
+            yield name, path_of_class(value.func) if makes_class(value) else _class_name(type(value))
         for key, part in (made_with(value) or {}).items():
             yield from _flat(f"{name}.{key}", part)
 

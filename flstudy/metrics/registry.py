@@ -204,7 +204,7 @@ METRICS: dict[str, Metric] = {
             "round",
             ("own",),
             ("server/update_norm", "Norm of the update", "", None, "Length of the server's step."),
-            ("server/effective_lr", "Effective learning rate", "", None, "η_g, or the mean of η_g over the divisor."),
+            ("server/effective_lr", "Effective learning rate", "", None, "η_g, its mean by divisor, or ‖step‖/‖Δ‖."),
             ("server/gradient_disparity", "Gradient disparity", "", None, "‖Δ² - v‖ (FLASH, Fig. 2)."),
             ("server/beta3", "Mean β₃", "", None, "FLASH's β₃, mean over coordinates."),
             ("server/reversed", "Reversed", FRACTION, None, "Share of coordinates that step against FLASH's momentum."),

@@ -10,13 +10,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from flstudy.algorithms import Algorithm, Layout
-from flstudy.algorithms.parts.module_rule import (
-    Configured,
-    Scheduled,
-    plain_class,
-    rule_of,
-    with_module_optimizer,
-)
+from flstudy.algorithms.parts.module_rule import plain_class, rule_of, with_module_optimizer
+from flstudy.algorithms.parts.torch_rule import Configured, Scheduled
 from flstudy.run_settings import LocalOptimizer
 from flstudy.tasks.module_steps import overrides
 from flstudy.user_error import UserError

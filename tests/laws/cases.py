@@ -1,6 +1,9 @@
 """The settings under which the laws are tried: some that every method has, some of its own."""
 
+from functools import partial
 from typing import Any
+
+import torch
 
 from flstudy.algorithms import (
     AdaptiveFedAvg,
@@ -17,6 +20,7 @@ from flstudy.algorithms import (
     FedBlended,
     FedDC,
     FedDyn,
+    FedOpt,
     FedProx,
     FedYogi,
     Flash,
@@ -28,7 +32,7 @@ from flstudy.algorithms import (
     Strategy,
 )
 
-from ..worlds import shipped
+from ..worlds import shipped, taken
 
 # A method that is added to the package is tried under all of these without a word here.
 EVERYBODY: dict[str, dict[str, Any]] = {
@@ -84,6 +88,12 @@ OWN: dict[str, Algorithm] = {
         lr=0.1, client_optimizer="sm3_adam", delay=3, eps=0.1, v_init="zero", weighting="examples"
     ),
     "fedada2 of the first kind": FedAda2(lr=0.1, sm3="I", eps=0.1, delay=2, warmup=4, eps_s=0.5, gamma=0.05),
+    "fedopt, adam that falls": FedOpt(
+        lr=0.1,
+        optimizer=partial(torch.optim.Adam, lr=0.05, weight_decay=0.01),
+        lr_scheduler=partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=5),
+    ),
+    "fedopt of shapes": FedOpt(lr=0.1, optimizer=torch.optim.Adafactor, weighting="uniform", momentum=0.5),
     "scaffold by examples": Scaffold(lr=0.1, weighting="examples", server_lr=0.7, gamma=0.05),
 }
 
@@ -113,4 +123,4 @@ def plain() -> dict[str, Algorithm]:
 
 def steady(name: str, **values: Any) -> Algorithm:
     """A shipped method under which rounding stays small."""
-    return shipped()[name](**{"lr": 0.1, **STEADY.get(name, {}), **values})
+    return shipped()[name](**taken(shipped()[name], {"lr": 0.1, **STEADY.get(name, {}), **values}))

@@ -285,6 +285,7 @@ TRAFFIC = {  # vectors of n numbers per job, down and up; and single numbers
     "FedDyn": (1, 1),
     "FedNova": (1, 1, 0, 1),
     "FedOmd": (1, 1, 1, 0),  # the rate
+    "FedOpt": (1, 1),
     "FedProx": (1, 1),
     "FedYogi": (1, 1),
     "Flash": (1, 1),

@@ -3,6 +3,7 @@ those that open and merge models over more rounds, in a world whose concepts com
 
 import importlib
 from dataclasses import astuple
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -30,6 +31,7 @@ from flstudy.algorithms import (
     FedDyn,
     FedNova,
     FedOmd,
+    FedOpt,
     FedProx,
     FedYogi,
     Flash,
@@ -47,7 +49,7 @@ from flstudy.algorithms.fedblended import drawn
 from flstudy.population import AlternatingGroups, RecurrentDrift
 
 from ..tiers import in_tiers
-from ..worlds import CLASSES, FEATURES, Choices, difference, drifting, logistic, mlp, run, shipped, wide
+from ..worlds import CLASSES, FEATURES, Choices, difference, drifting, logistic, mlp, run, shipped, taken, wide
 from .cases import STEADY, steady, takes_momentum
 from .sides import both_sides, covering
 
@@ -141,6 +143,14 @@ OWN: dict[type, dict[str, dict[str, Any]]] = {
         "eg": {"mirror": "eg", "radius": 30.0},
         "eg in a small ball": {"mirror": "eg", "radius": 17.0, "decay": "sqrt"},
     },
+    FedOpt: {
+        "nadam": {"optimizer": partial(torch.optim.NAdam, lr=0.01, betas=(0.8, 0.9))},
+        "falling": {"lr_scheduler": partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5)},
+        "nadam, falling": {
+            "optimizer": partial(torch.optim.NAdam, lr=0.02),
+            "lr_scheduler": partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.7),
+        },
+    },
     FedAcg: {"beta": {"lam": 0.5, "beta": 0.3}, "no momentum": {"lam": 0.0}, "no beta": {"beta": 0.0}},
     FedDyn: {"alpha": {"alpha": 0.3}},
     FedDC: {"alpha": {"alpha": 0.3}, "no alpha": {"alpha": 0.0}},
@@ -225,7 +235,7 @@ def cases() -> dict[str, Algorithm]:
         if cls is Scaffold:  # its transcription is the paper's, uniform
             everybody["by examples, decay, clipping"] = DECAY
         for name, values in {**everybody, **variants}.items():
-            values = {**ALWAYS.get(cls, {}), **values}
+            values = taken(cls, {**ALWAYS.get(cls, {}), **values})
             algorithms[f"{cls.__name__} {name}"] = cls(lr=0.2, **values)
     return algorithms
 
@@ -242,6 +252,10 @@ def hyper(algorithm, population) -> dict[str, Any]:
         values["layout"] = LAYOUT
     if "shapes" in module.OWN:
         values["shapes"] = [(CLASSES, FEATURES), (CLASSES,)]
+    if isinstance(algorithm, FedOpt):
+        values |= {"server_opt": algorithm.optimizer.func.__name__, "eta": algorithm.optimizer.keywords["lr"]}
+        values["betas"] = algorithm.optimizer.keywords.get("betas", module.OWN["betas"])
+        values["decay"] = algorithm.lr_scheduler.keywords["gamma"] if algorithm.lr_scheduler else 1.0
     if isinstance(algorithm, FedBlended):
         values["strategies"] = [astuple(strategy) for strategy in algorithm.strategies]
         count, clients = len(algorithm.strategies), torch.arange(population.clients)

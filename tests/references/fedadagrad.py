@@ -1,6 +1,6 @@
 """FedAdaGrad: Reddi et al. 2021, Alg. 2 (the FEDADAGRAD branch): v <- v + Delta^2."""
 
-from . import fedopt
+from . import adaptive_server
 
 OWN = {"server_lr": 1.0, "beta1": 0.0, "tau": 1e-3, "v_init": "tau_sq", "weighting": "uniform"}
 
@@ -10,4 +10,4 @@ def second_moment(v, delta, h):
     return v + delta**2
 
 
-init, step, round = fedopt.branch(OWN, second_moment)
+init, step, round = adaptive_server.branch(OWN, second_moment)

@@ -1,8 +1,8 @@
 """FedAdam: Reddi et al. 2021, Alg. 2 (the FEDADAM branch): v <- b2 v + (1 - b2) Delta^2."""
 
-from . import fedopt
+from . import adaptive_server
 
-OWN = fedopt.OWN
+OWN = adaptive_server.OWN
 
 
 def second_moment(v, delta, h):
@@ -10,4 +10,4 @@ def second_moment(v, delta, h):
     return h["beta2"] * v + (1 - h["beta2"]) * delta**2
 
 
-init, step, round = fedopt.branch(OWN, second_moment)
+init, step, round = adaptive_server.branch(OWN, second_moment)

@@ -1,45 +1,42 @@
-"""FedOpt: Reddi et al. 2021, Alg. 2: what its three branches share, each of which brings its OWN settings and its step.
+"""FedOpt: Reddi et al. 2021, Alg. 1: x <- ServerOpt(x, -Delta), with a learning rate that may fall over rounds.
 
-    m <- b1 m + (1 - b1) Delta ;  v <- the branch's ;  x <- x + eta m / (sqrt(v) + tau)
-Alg. 2 has no bias correction. `bias_correction` multiplies eta by sqrt(1 - b2^t) / (1 - b1^t), t from 1, and leaves
-tau as it is (the authors' released code: Adam of Kingma & Ba 2015, the form without a corrected epsilon).
+ServerOpt is SGD, or NAdam (Dozat 2016, Alg. 2) with the momentum's schedule of its sec. 3, which torch documents:
+    mu_t = b1 (1 - .96^(t psi) / 2) ;  m <- b1 m + (1 - b1) g ;  v <- b2 v + (1 - b2) g^2
+    m^ = mu_{t+1} m / (1 - prod_{i <= t+1} mu_i) + (1 - mu_t) g / (1 - prod_{i <= t} mu_i)
+    x <- x - eta m^ / (sqrt(v / (1 - b2^t)) + eps)
 """
 
 import numpy as np
 
 from . import local
 
-OWN = {"server_lr": 1.0, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3, "v_init": "tau_sq", "bias_correction": False,
-       "weighting": "uniform"}  # fmt: skip
+OWN = {"weighting": "examples", "server_opt": "SGD", "eta": 1.0, "decay": 1.0, "betas": (0.9, 0.999)}
+PSI, EPS = 0.004, 1e-8
 
 
-def branch(defaults, second_moment):
-    """`init`, `step` and `round` of the branch with these settings, whose v_t is second_moment(v_{t-1}, Delta_t, h)."""
+def init(x, hyper=None):
+    """x_0, and a NAdam that has taken no step."""
+    x = np.array(x, dtype=np.float64)
+    return {"x": x, "t": 0, "moment": np.zeros_like(x), "square": np.zeros_like(x), "product": 1.0, "stats": []}
 
-    def init(x, hyper=None):
-        """Initialisation: x_0, m = 0, v_{-1} >= tau^2 ('tau_sq': equal to it; 'zero': as in the authors' runs)."""
-        h = local.settings(hyper or {}, **defaults)
-        x = np.array(x, dtype=np.float64)
-        v = np.full_like(x, {"tau_sq": h["tau"] ** 2, "zero": 0.0}[h["v_init"]])
-        return {"x": x, "m": np.zeros_like(x), "v": v, "t": 0, "stats": []}
 
-    def step(state, delta, hyper):
-        """The server's step for a given mean update Delta."""
-        h = local.settings(hyper, **defaults)
-        t = state["t"] + 1
-        m = h["beta1"] * state["m"] + (1 - h["beta1"]) * delta  # m_t = b1 m_{t-1} + (1 - b1) Delta_t
-        v = second_moment(state["v"], delta, h)
-        eta = h["server_lr"]
-        if h.get("bias_correction"):
-            eta = eta * np.sqrt(1 - h["beta2"] ** t) / (1 - h["beta1"] ** t)
-        x = state["x"] + eta * m / (np.sqrt(v) + h["tau"])  # x_{t+1} = x_t + eta m_t / (sqrt(v_t) + tau)
-        return {**state, "x": x, "m": m, "v": v, "t": t}
+def step(state, delta, hyper):
+    """ServerOpt's step t = 1, 2, ... along g = -Delta; eta is multiplied by `decay` after each."""
+    h = local.settings(hyper, **OWN)
+    t, g, eta = state["t"] + 1, -delta, h["eta"] * h["decay"] ** state["t"]
+    if h["server_opt"] == "SGD":
+        return {**state, "t": t, "x": state["x"] - eta * g}
+    b1, b2 = h["betas"]
+    mu, after = (b1 * (1 - 0.96 ** (k * PSI) / 2) for k in (t, t + 1))
+    moment, square = b1 * state["moment"] + (1 - b1) * g, b2 * state["square"] + (1 - b2) * g**2
+    product = state["product"] * mu
+    ahead = after * moment / (1 - product * after) + (1 - mu) * g / (1 - product)
+    x = state["x"] - eta * ahead / (np.sqrt(square / (1 - b2**t)) + EPS)
+    return {**state, "x": x, "t": t, "moment": moment, "square": square, "product": product}
 
-    def round(state, cohort, hyper):
-        """One round: Delta_i = x_{i,K} - x_t on every device, their mean, the server's step."""
-        h = local.settings(hyper, **defaults)
-        fits = [local.train(state["x"], device, h) for device in cohort]  # x_{i,k+1} = x_{i,k} - eta_l g_{i,k}
-        delta = local.mean_update(state["x"], cohort, fits, h["weighting"])  # Delta_t = (1/|S|) sum_i Delta_i
-        return {**step(state, delta, hyper), "stats": fits}
 
-    return init, step, round
+def round(state, cohort, hyper):
+    """One round: the devices' SGD from x, the mean of their updates, ServerOpt's step."""
+    h = local.settings(hyper, **OWN)
+    fits = [local.train(state["x"], device, h) for device in cohort]
+    return {**step(state, local.mean_update(state["x"], cohort, fits, h["weighting"]), hyper), "stats": fits}

@@ -5,9 +5,9 @@ v cannot become negative: it only shrinks where v > Delta^2, and then by less th
 
 import numpy as np
 
-from . import fedopt
+from . import adaptive_server
 
-OWN = fedopt.OWN
+OWN = adaptive_server.OWN
 
 
 def second_moment(v, delta, h):
@@ -15,4 +15,4 @@ def second_moment(v, delta, h):
     return v - (1 - h["beta2"]) * delta**2 * np.sign(v - delta**2)
 
 
-init, step, round = fedopt.branch(OWN, second_moment)
+init, step, round = adaptive_server.branch(OWN, second_moment)

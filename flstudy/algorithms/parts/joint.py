@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.adaptive import Accumulator, adaptive, exact, sm3
-from flstudy.algorithms.parts.fedopt import FedOpt
+from flstudy.algorithms.parts.adaptive_server import AdaptiveServer
 from flstudy.algorithms.parts.rules import adagrad_moment, adam_moment, off
 from flstudy.algorithms.parts.signatures import Job, Layout, Local, Rule, State
 from flstudy.hyper import hyper
@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Joint(FedOpt):
+class Joint(AdaptiveServer):
     """Joint adaptivity (Lee et al. 2024): the server, and the settings of the devices' optimizers."""
 
     server_optimizer: Literal["adagrad", "adam"] = "adagrad"

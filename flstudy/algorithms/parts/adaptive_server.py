@@ -29,8 +29,8 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedOpt(Algorithm):
-    """FedOpt (Reddi et al. 2021): an adaptive server over SGD devices."""
+class AdaptiveServer(Algorithm):
+    """Adaptive server over SGD devices (Reddi et al. 2021)."""
 
     measures: ClassVar[tuple[str, ...]] = (*Algorithm.measures, "server/gradient_disparity")
 
