@@ -11,6 +11,7 @@ from flstudy.algorithms.fedadagrad import FedAdaGrad
 from flstudy.algorithms.fedadam import FedAdam
 from flstudy.algorithms.fedavg import FedAvg
 from flstudy.algorithms.fedavgm import FedAvgM
+from flstudy.algorithms.fedbabu import FedBabu
 from flstudy.algorithms.fedblended import FedBlended, Strategy
 from flstudy.algorithms.feddc import FedDC
 from flstudy.algorithms.feddrift import FedDrift
@@ -20,10 +21,12 @@ from flstudy.algorithms.fednova import FedNova
 from flstudy.algorithms.fedomd import FedOmd
 from flstudy.algorithms.fedopt import FedOpt
 from flstudy.algorithms.fedprox import FedProx
+from flstudy.algorithms.fedrep import FedRep
 from flstudy.algorithms.fedyogi import FedYogi
 from flstudy.algorithms.flash import Flash
 from flstudy.algorithms.hypcluster import HypCluster
 from flstudy.algorithms.jointadaptivity import JointAdaptivity
+from flstudy.algorithms.lgfedavg import LgFedAvg
 from flstudy.algorithms.localonly import LocalOnly
 from flstudy.algorithms.mime import Mime
 from flstudy.algorithms.mimelite import MimeLite

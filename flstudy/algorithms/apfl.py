@@ -78,7 +78,7 @@ class Apfl(FedAvg):
         mixed = local.alpha * local.v + (1 - local.alpha) * local.y
         return Upload(local.y - msg.x), Client(local.v, local.alpha, mixed)
 
-    def personal(self, local: Any, client: Any) -> Tensor:
+    def local_model(self, local: Any, client: Any) -> Tensor:
         return client.mixed  # type: ignore[no-any-return]
 
     def deployed(self, server: Any, client: Any) -> Tensor:

@@ -84,6 +84,7 @@ class Continuous(FedAvg):
     citations: ClassVar[tuple[str, ...]] = ("chang2025", "dong2022")
 
     needs: ClassVar[tuple[str, ...]] = ("forward",)
+    sent_models: ClassVar[tuple[str, ...]] = ("x", "teacher")
     distillation: Literal["kl_soft", "glfc_rd"] = "kl_soft"
     """The loss: the authors' code, or the one that their paper cites."""
     kappa: float = hyper(1.0, "[0, 1e12]")

@@ -69,7 +69,7 @@ class Ditto(FedAvg):
     def local_end(self, local: Any, msg: Any, client: Any) -> tuple[Upload, Client]:
         return Upload(local.y - msg.x), Client(local.v)
 
-    def personal(self, local: Any, client: Any) -> Tensor:
+    def local_model(self, local: Any, client: Any) -> Tensor:
         return client.v  # type: ignore[no-any-return]
 
     def deployed(self, server: Any, client: Any) -> Tensor:

@@ -60,7 +60,7 @@ class Sequential(Executor):
                 previous = current
         self.task_function.refuse_changed()
         upload, client = algorithm.local_end(local, msg, client)
-        personal = algorithm.personal(local, client)
+        personal = algorithm.local_model(local, client)
         loss, logged = divided(torch.stack(losses), self.task_function.findings.training_logs)
         sums = {name: values.sum(0) for name, values in logged.items()}
         return msg, upload, client, personal, torch.tensor(len(losses)), loss.mean(), sums

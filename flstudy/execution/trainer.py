@@ -58,7 +58,7 @@ class PerJobTrainer(Sequential):
             local, losses = self.by_itself(algorithm, fitted, local, batches, journal)
             upload, client = algorithm.local_end(local, msg, client)
             done = torch.tensor(len(losses)), losses.mean(), journal.sums
-            return msg, upload, client, algorithm.personal(local, client), *done
+            return msg, upload, client, algorithm.local_model(local, client), *done
         optimizer = LocalSteps(fitted, self.task_function, algorithm, local, msg, client)
         task.configure_optimizers = lambda: optimizer  # type: ignore[method-assign]
         if type(algorithm).loss is not Algorithm.loss:
@@ -79,7 +79,7 @@ class PerJobTrainer(Sequential):
             skips = f"{type(task).__name__}.on_train_batch_start skips all {int(batches.steps)} batches of a device"
             raise UserError(f"task: {skips}, which must take a step: let one pass")
         upload, client = algorithm.local_end(optimizer.local, msg, client)
-        personal = algorithm.personal(optimizer.local, client)
+        personal = algorithm.local_model(optimizer.local, client)
         losses = torch.stack(optimizer.losses)
         return msg, upload, client, personal, torch.tensor(len(losses)), losses.mean(), journal.sums
 

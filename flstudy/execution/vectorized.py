@@ -200,7 +200,7 @@ def started(algorithm: Algorithm, layout: Layout, msg: Any, client: Any) -> Any:
 def ended_fits(algorithm: Algorithm, local: Any, msg: Any, client: Any) -> tuple[Any, Any, Any]:
     """Return the uploads, clients and personal models of lanes that are done, leaves [L, ...]."""
     uploads, clients = torch.vmap(algorithm.local_end)(local, msg, client)
-    return uploads, clients, torch.vmap(algorithm.personal)(local, clients)
+    return uploads, clients, torch.vmap(algorithm.local_model)(local, clients)
 
 
 class Validation:

@@ -92,7 +92,7 @@ class MethodForms:
         upload, after = self.call_for_parts("local_end", "(upload, row)", local, msg, row)
         self.refuse_others("local_end", upload)
         self.refuse_other_fields("local_end", after, row, "client_init")
-        self.refuse_other_shape("personal", model, local, after)
+        self.refuse_other_shape("local_model", model, local, after)
         if self.algorithm.personalized:
             self.refuse_other_shape("deployed", model, server, after)
         return upload

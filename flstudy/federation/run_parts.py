@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms import Algorithm
-from flstudy.algorithms.parts.buffers import with_buffers
 from flstudy.controllers import Controller, Detector, Schedule
 from flstudy.execution import Executor
 from flstudy.federation import checkpoint as files
 from flstudy.federation.controller_runner import ControllerRunner
 from flstudy.federation.initial import BuildTask, InitialModels
 from flstudy.federation.module_metrics import foresee, promised
+from flstudy.federation.own_parts import with_own_parts
 from flstudy.federation.play_round import RoundResult
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.federation.round_metrics import RoundMetrics
@@ -78,8 +78,7 @@ class RunParts:
         self.task, self.seeds = self.initial.task, tuple(settings.seeds)
         check_module(self.task)
         self.task_function = TaskFunction(self.task, settings.buffers)
-        carried = self.task_function.buffers.carried()
-        algorithm = with_buffers(algorithm, settings.buffers, carried)
+        algorithm = with_own_parts(algorithm, self.task_function, settings.buffers)
         self.algorithm = stepping(algorithm, self.task, self.task_function.layout, settings.local_optimizer)
         refuse_schedule(self.task, schedule, settings.local_optimizer)
         self.controllers, self.schedule, self.measure, self.panel = tuple(controllers), schedule, measure, panel

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from flstudy.algorithms import Layout
-from flstudy.algorithms.parts.buffers import Carried
 from flstudy.run_settings import BufferMode
 
 
@@ -62,20 +61,10 @@ class TaskBuffers:
         """Return the vector b [b] with the values that the module has, in double precision."""
         return self.flat(self.named_first(), torch.empty(0, dtype=torch.float64))
 
-    def normalised(self) -> Tensor:
-        """Return [w]: places of BatchNorm's weights among the trained parameters."""
+    def of_normalisation(self) -> list[str]:
+        """Return the names of all buffers and of BatchNorm's weights, which devices keep by FedBN."""
         norms = {id(p) for part in self._module.modules() if is_batch_norm(part) for p in part.parameters()}
-        places, begin = [torch.empty(0, dtype=torch.int64)], 0
-        for p in self._module.parameters():
-            end = begin + p.numel() * p.requires_grad
-            places += [torch.arange(begin, end)] if id(p) in norms else []
-            begin = end
-        return torch.cat(places)
-
-    def carried(self) -> Carried:
-        """Return the carried part of the state: b [b], and the places [w] of BatchNorm's weights among the trained
-        parameters."""
-        return Carried(self.first(), self.normalised())
+        return [*self.layout.names, *(name for name, p in self._module.named_parameters() if id(p) in norms)]
 
     def split(self, b: Tensor) -> dict[str, Tensor]:
         """Return the named buffers of b [b], each of its own type."""

@@ -189,7 +189,7 @@ def methods_are_pure(algorithm: Algorithm, run: FederatedRun, population: Popula
     for _ in range(2):
         local, _ = pure(algorithm.local_step, local, batch, grad, msg, client)
     upload, _ = pure(algorithm.local_end, local, msg, client)
-    pure(algorithm.personal, local, client)
+    pure(algorithm.local_model, local, client)
     weights = pure(algorithm.weights, torch.tensor([3.0, 5.0], dtype=x.dtype))
     assert abs(float(weights.sum()) - 1) <= BOUND, f"weights: they must sum to 1, got {float(weights.sum()):.6g}"
     two = pytree.tree_map(lambda u: torch.stack([u, 2 * u]), upload)

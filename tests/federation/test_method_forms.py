@@ -12,6 +12,7 @@ from flstudy.algorithms import FedAvg, Upload
 from flstudy.testing import check_algorithm
 from flstudy.user_error import UserError
 
+from ..laws.cases import steady
 from ..worlds import drifting, play, shipped
 
 
@@ -104,7 +105,7 @@ def named(function, name):
 
 FORGOTTEN = (
     *("server_init", "server_step", "diagnostics", "weights", "prepare", "client_init", "broadcast", "local_start"),
-    *("correct", "local_step", "local_end", "in_training", "personal"),
+    *("correct", "local_step", "local_end", "in_training", "local_model"),
 )
 NUMBERS = r"must return numbers \[\], got"
 FORMS = {
@@ -209,4 +210,4 @@ def test_the_laws_name_the_function(function, name, message):
 
 @pytest.mark.parametrize("name", shipped())
 def test_shipped_methods_have_the_form_that_rounds_count_on(name):
-    play(shipped()[name](), 0, population=drifting(), seeds=(0, 44))
+    play(steady(name), 0, population=drifting(), seeds=(0, 44))

@@ -44,7 +44,12 @@ EVERYBODY: dict[str, dict[str, Any]] = {
 FORMS = ("Flash", "Scaffold", "Moon", "FedDrift", "Mime")
 MOMENTUM = {"momentum": 0.9, "weight_decay": 0.02}
 # Line 21 of FLASH as printed divides by what may be next to 0, where it magnifies rounding; a large τ keeps it away.
-STEADY: dict[str, dict[str, Any]] = {"Flash": {"tau": 0.5}}
+STEADY: dict[str, dict[str, Any]] = {
+    "Flash": {"tau": 0.5},
+    "FedBabu": {"personal": ("*bias",)},  # which all tasks have
+    "FedRep": {"personal": ("*bias",)},
+    "LgFedAvg": {"shared": ("*bias",)},
+}
 OWN: dict[str, Algorithm] = {
     "fedavg uniform, stops by sums": FedAvg(lr=0.1, weighting="uniform", gamma=0.3, valid_loss="sum"),
     "fedavgm nesterov": FedAvgM(lr=0.1, beta=0.7, nesterov=True),

@@ -16,9 +16,8 @@ from flstudy.metrics.registry import is_of_server, of_server
 from ..worlds import CLASSES, DEVICES, FEATURES, drifting, mlp, run, shipped
 from .cases import plain
 
-KINDS = {"LocalOnly": "own", "Ditto": "own", "Apfl": "own"} | dict.fromkeys(
-    ("HypCluster", "FedDrift", "FedDriftEager", "Oracle"), "chosen"
-)
+OWN = ("LocalOnly", "Ditto", "Apfl", "FedBabu", "FedRep", "LgFedAvg")
+KINDS = dict.fromkeys(OWN, "own") | dict.fromkeys(("HypCluster", "FedDrift", "FedDriftEager", "Oracle"), "chosen")
 
 
 def by_hand(module, task, device, split, replica):

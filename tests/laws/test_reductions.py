@@ -278,6 +278,7 @@ TRAFFIC = {  # vectors of n numbers per job, down and up; and single numbers
     "FedAdam": (1, 1),
     "FedAvg": (1, 1),
     "FedAvgM": (1, 1),
+    "FedBabu": (1, 1, 1, 0),  # whether heads are trained
     "FedBlended": (1, 1, 1, 0),  # the strategy's number
     "FedDC": (2, 2),
     "FedDrift": (1, 1, 0, 1),  # one model in use in the first round, and what the devices measure of it
@@ -287,10 +288,12 @@ TRAFFIC = {  # vectors of n numbers per job, down and up; and single numbers
     "FedOmd": (1, 1, 1, 0),  # the rate
     "FedOpt": (1, 1),
     "FedProx": (1, 1),
+    "FedRep": (1, 1, 1, 0),  # how many steps an epoch has
     "FedYogi": (1, 1),
     "Flash": (1, 1),
     "HypCluster": (2, 1, 0, 2),  # two models down, two losses and one update up
     "JointAdaptivity": (1, 1),
+    "LgFedAvg": (1, 1),
     "LocalOnly": (0, 0),
     "Mime": (3, 2),  # x, s and c; the gradient at x and one update
     "MimeLite": (2, 2),
@@ -307,7 +310,10 @@ TRAFFIC = {  # vectors of n numbers per job, down and up; and single numbers
 def test_traffic(name, executor):
     for precision, size in (("64-true", 8), ("32-true", 4)):
         module = run(plain()[name], 1, executor=executor, precision=precision, seeds=(0, 44), population=drifting())
-        vector, number = 4 * size * module.task_function.layout.n, 4 * size  # four jobs
+        layout = module.task_function.layout
+        biases = sum(count for part, count in zip(layout.names, layout.sizes, strict=True) if part.endswith("bias"))
+        sent = {"FedBabu": layout.n - biases, "FedRep": layout.n - biases, "LgFedAvg": biases}.get(name, layout.n)
+        vector, number = 4 * size * sent, 4 * size  # four jobs
         vectors, numbers = TRAFFIC[name][:2], TRAFFIC[name][2:] or (0, 0)
         metrics = module.record.metrics
         down, up = (metrics[f"traffic/{way}_bytes"] for way in ("down", "up"))

@@ -3,6 +3,7 @@ those that open and merge models over more rounds, in a world whose concepts com
 
 import importlib
 from dataclasses import astuple
+from fnmatch import fnmatch
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from flstudy.algorithms import (
     FedAdam,
     FedAvg,
     FedAvgM,
+    FedBabu,
     FedBlended,
     FedDC,
     FedDrift,
@@ -33,10 +35,12 @@ from flstudy.algorithms import (
     FedOmd,
     FedOpt,
     FedProx,
+    FedRep,
     FedYogi,
     Flash,
     HypCluster,
     JointAdaptivity,
+    LgFedAvg,
     LocalOnly,
     Mime,
     MimeLite,
@@ -114,9 +118,12 @@ BLENDED = {
 }
 LIVELY = {"every": 2, "isolation": 1, "delta": 0.02, "merge_delta": 0.4}  # FedDrift looks every tenth round by itself
 GLFC = {"distillation": "glfc_rd", "classes": CLASSES}
-ALWAYS: dict[type, dict[str, Any]] = {FedDrift: LIVELY, Flash: STEADY["Flash"]}
+ALWAYS: dict[type, dict[str, Any]] = {
+    FedDrift: LIVELY,
+    **{cls: STEADY[cls.__name__] for cls in (Flash, FedRep, LgFedAvg, FedBabu)},
+}
 OWN: dict[type, dict[str, dict[str, Any]]] = {
-    FedAvg: {},
+    FedAvg: {"fedper": {"personal": ("*bias",)}, "fedper, momentum": {"personal": ("*weight",), **MOMENTUM}},
     FedAvgM: {"beta": {"beta": 0.5}, "nesterov": {"beta": 0.5, "nesterov": True}},
     FedProx: {"mu": {"mu": 0.5}, "no mu": {"mu": 0.0}},
     FedAdaGrad: {**FEDOPT, "with first moment": {"beta1": 0.9}},
@@ -143,6 +150,9 @@ OWN: dict[type, dict[str, dict[str, Any]]] = {
         "eg": {"mirror": "eg", "radius": 30.0},
         "eg in a small ball": {"mirror": "eg", "radius": 17.0, "decay": "sqrt"},
     },
+    FedRep: {"two": {"head_epochs": 2, "momentum": 0.8}, "body": {"head_epochs": 0, "personal": ("*weight",)}},
+    LgFedAvg: {"by weight": {"shared": ("*weight",), "momentum": 0.5}},
+    FedBabu: {"tuned": {"head_from": 3, "momentum": 0.5}, "at once": {"head_from": 1, "personal": ("*weight",)}},
     FedOpt: {
         "nadam": {"optimizer": partial(torch.optim.NAdam, lr=0.01, betas=(0.8, 0.9))},
         "falling": {"lr_scheduler": partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5)},
@@ -250,6 +260,9 @@ def hyper(algorithm, population) -> dict[str, Any]:
     values = {name: getattr(algorithm, name) for name in (*local, *module.OWN) if hasattr(algorithm, name)}
     if isinstance(algorithm, Flash):
         values["layout"] = LAYOUT
+    if "kept" in module.OWN:
+        named = [any(fnmatch(name, pattern) for pattern in algorithm.parts_named()) for name in ("weight", "bias")]
+        values["kept"] = np.repeat([algorithm.keeps(part) for part in named], [WEIGHT, CLASSES])
     if "shapes" in module.OWN:
         values["shapes"] = [(CLASSES, FEATURES), (CLASSES,)]
     if isinstance(algorithm, FedOpt):
@@ -270,7 +283,8 @@ def hyper(algorithm, population) -> dict[str, Any]:
 
 def reference(algorithm):
     """The transcription of a method."""
-    return importlib.import_module(f"..references.{type(algorithm).__name__.lower()}", __package__)
+    name = "fedper" if type(algorithm) is FedAvg and algorithm.personal else type(algorithm).__name__.lower()
+    return importlib.import_module(f"..references.{name}", __package__)
 
 
 def cohort(population, index: int) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from flstudy.privacy import Privacy
 from flstudy.tasks import Logistic
 from tests.tiers import in_tiers
 
+from ..laws.cases import steady
 from ..worlds import CLASSES, FEATURES, run, shipped, world
 
 ROUNDS = 4
@@ -57,7 +58,7 @@ def everything():
 
 @pytest.mark.parametrize("name", in_tiers(sorted(shipped()), sorted(shipped())[::3]))
 def test_every_algorithm_logs_what_it_names(name):
-    algorithm = shipped()[name]()
+    algorithm = steady(name)
     logs, promised = logged(algorithm, world(drift=RepeatedDrift(rounds=[2])))
     assert logs == promised <= set(METRICS)
     assert {measure for measure in logs if measure.startswith("server/")} == set(algorithm.measures)

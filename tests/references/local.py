@@ -59,12 +59,12 @@ class EarlyStop:
 
 
 def sgd_fit(w, batches, gradient, lr, momentum=0.0, weight_decay=0.0, clip_norm=None, correct=None, stop=None,
-            pull=None):  # fmt: skip
+            pull=None, moves=None):  # fmt: skip
     """Local SGD from `w`; `gradient(y, x, labels) -> (g, loss)`. Returns Fit(y, steps K, epochs, mean training loss).
 
     Per minibatch:  g <- clip(grad f(y)) ;  g <- correct(g, y) ;  g <- g + wd y ;  b <- rho b + g ;  y <- y - lr b
-    with b = 0 at the start of every round; `pull(y)`, where it is given, counts beside b in that step. The mean is over
-    steps, of the minibatch's task loss before its step.
+    with b = 0 at the start of every round. `pull(y)`, where it is given, counts beside b in that step; `moves(epoch)`
+    says which numbers of y and b its steps move. The mean is over steps, of the minibatch's task loss before each.
     """
     y = np.array(w, dtype=np.float64)
     b = np.zeros_like(y)
@@ -79,15 +79,16 @@ def sgd_fit(w, batches, gradient, lr, momentum=0.0, weight_decay=0.0, clip_norm=
             if correct is not None:
                 g = correct(g, y)
             g = g + weight_decay * y
-            b = momentum * b + g
-            y = y - lr * (b if pull is None else b + pull(y))
+            moved = np.ones(len(y), dtype=bool) if moves is None else moves(e)
+            b = np.where(moved, momentum * b + g, b)
+            y = np.where(moved, y - lr * (b if pull is None else b + pull(y)), y)
         epochs = e
         if stop is not None and not stop.go_on(e, y):
             break
     return Fit(y, len(seen), epochs, float(np.mean(seen)))
 
 
-def train(x, device, h, correct=None, pull=None):
+def train(x, device, h, correct=None, pull=None, moves=None):
     """The device's local work from the server model x, under the settings h."""
 
     def gradient(y, inputs, labels):
@@ -98,7 +99,7 @@ def train(x, device, h, correct=None, pull=None):
 
     stop = None if h["gamma"] is None else EarlyStop(h["gamma"], losses, h["first_epoch"], h["valid_loss"])
     return sgd_fit(x, device["batches"], gradient, h["lr"], h["momentum"], h["weight_decay"], h["clip_norm"],
-                   correct, stop, pull)  # fmt: skip
+                   correct, stop, pull, moves)  # fmt: skip
 
 
 def weights(cohort, weighting):

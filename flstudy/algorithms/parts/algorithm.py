@@ -24,6 +24,7 @@ from flstudy.algorithms.parts.signatures import (
     Upload,
 )
 from flstudy.hyper import Configurable, hyper
+from flstudy.user_error import UserError
 
 
 class Models:
@@ -37,6 +38,7 @@ class Models:
     averages_buffers: ClassVar[bool] = False  # True: devices upload BatchNorm's statistics and the like, too
     by_model: ClassVar[bool] = False  # True: the server asks for means of each model's uploads
     prepares_rows: ClassVar[bool] = False  # True: ``prepare`` reads or changes the devices' rows
+    sent_models: ClassVar[tuple[str, ...]] = ("x",)  # fields of its messages that are models
     derived: ClassVar[bool] = False  # True: the class was made of a method's while a run was set up
 
     @property
@@ -117,7 +119,39 @@ class EarlyStopping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm(Models, EarlyStopping, Configurable, ABC):
+class PersonalParts:
+    """Parts of a model that devices keep, and the part that a step is of."""
+
+    names_parts: ClassVar[str] = "personal"  # the field that names parts
+    needs_parts: ClassVar[bool] = False  # True: the method makes no sense without them
+    steps_by_parts: ClassVar[bool] = False  # True: ``steps_parts`` says which part a step moves
+
+    personal: tuple[str, ...] = ()
+    """Names of the parameters and buffers that devices keep, such as head.*; all others are averaged (FedPer)."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if callable(vars(cls).get("personal")):
+            raise UserError(
+                f"algorithm: {cls.__name__}.personal is called local_model now, rename it: personal is a key"
+            )
+
+    def parts_named(self) -> tuple[str, ...]:
+        """Return the patterns of names by which the model is divided."""
+        return self.personal
+
+    def keeps(self, named: bool) -> bool:
+        """Return whether devices keep a tensor, given whether a pattern names it."""
+        return named
+
+    def steps_parts(self, local: Any, msg: Any) -> tuple[Tensor, Tensor]:
+        """Return two []: whether the next step moves what the device keeps, and whether it moves the rest."""
+        moves = torch.ones_like(local.steps, dtype=torch.bool)
+        return moves, moves
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(Models, EarlyStopping, PersonalParts, Configurable, ABC):
     """Base of federated optimizers. Server methods see one replica, device methods one job; all are pure and vmap-able.
 
     A method overrides what its paper changes, most often one line of ``correct`` or ``server_step``.
@@ -225,7 +259,7 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
         """Return the model [n] as it is while the device trains, to be measured: y, and behind it any buffers."""
         return local.y
 
-    def personal(self, local: Local, client: State) -> Tensor:
+    def local_model(self, local: Local, client: State) -> Tensor:
         """Return the local model [n] of a participant after its work, for personalised accuracy (FLASH eq. 2)."""
         return local.y
 

@@ -63,8 +63,8 @@ class ModuleOptimizer(Wrapped):
         upload, row = super().local_end(local, inner(msg), inner(client))
         return upload, extended(row, optimizer=local.rule)
 
-    def personal(self, local: Any, client: Any) -> Tensor:
-        return super().personal(local, inner(client))
+    def local_model(self, local: Any, client: Any) -> Tensor:
+        return super().local_model(local, inner(client))
 
     def deployed(self, server: Any, client: Any) -> Tensor:
         return super().deployed(server, inner(client))
