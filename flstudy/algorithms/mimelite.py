@@ -13,7 +13,7 @@ x and s travel down, ∇f_i(x) and Δ_i up: 4 n numbers, with Adam, whose s are 
 
 Laws: SGDm with β₁ = 0 is FedAvg with uniform weights.
 Differs: √v divides in round 1 already, so v starts at ``v_init``; no bias is corrected. ∇f_i(x) is measured without
-dropout, and its mean is uniform whatever ``weighting`` says of Δ_i. Weight decay counts as part of f_i.
+dropout. Weight decay counts as part of f_i. ``weighting: examples`` weighs Δ_i and ∇f_i(x) alike, as of f = Σ p_i f_i.
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class MimeLite(Algorithm):
     v_init: float = hyper(0.1, "[0, 1e12]")
     """v before the first round; the paper gives none. Small ones make round 1 long: its steps are g / (√v + ε)."""
     weighting: Literal["examples", "uniform"] = "uniform"
-    """p_c of the mean of Δ_i; the paper's is uniform."""
+    """p_c of the means of Δ_i and ∇f_i(x); the paper's are uniform."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,7 +80,7 @@ class MimeLite(Algorithm):
         return Server(x, () if self.base == "adagrad" else zeros, v, zeros)
 
     def prepare(self, server: State, clients: State, survey: Any, jobs: Job, round: Round) -> tuple[Any, Any, Tensor]:
-        c = survey[:, 0].mean(0)
+        c = survey[0, 0]  # of all
         c = c if off(self.weight_decay) else c + self.weight_decay * server.x
         return server._replace(c=c), clients, jobs.model
 

@@ -21,6 +21,8 @@ def with_own_parts(algorithm: Algorithm, task: TaskFunction, mode: BufferMode) -
     if mode == "local" and (normalised := task.buffers.of_normalisation()):
         refuse_several(algorithm, "buffers: local", "use average or freeze")
         kept += normalised
+    if algorithm.newcomers == "mean" and not kept:
+        raise UserError("algorithm.newcomers: mean is of parts that devices keep, but they keep none: set personal")
     parameters, buffers = (Split.of(layout, kept) for layout in (task.layout, task.buffers.layout))
     return with_kept(with_buffers(algorithm, task.buffers.first()), parameters, buffers)
 

@@ -245,18 +245,21 @@ def collect_answers(
 ) -> tuple[Tensor, Tensor]:
     """Return the answers [S, J, M, ...] of a round's devices to the survey, and which models [S, M] it is about.
 
-    Where a replica's jobs are divided into parts, each gradient is replaced by the mean of all, since servers only use
-    their mean.
+    In the place of every gradient stands the mean of all by the method's weights, since servers use no more of them.
     """
     number, concepts = int(cohort.round.number[0]), cohort.batches.concept
-    if algorithm.asks != "gradient" or not parts or parts[0].axis == 0:
+    if algorithm.asks != "gradient":
         return evaluation.ask(server, cohort.devices, concepts, number)
-    total: Any = 0
-    for part in parts:
-        answer, surveyed = evaluation.ask(server, part.of(cohort.devices), part.of(concepts), number)
-        total = total + answer.sum(1, keepdim=True)
-    mean = total / concepts.shape[1]
-    return mean.expand(-1, concepts.shape[1], *mean.shape[2:]), surveyed
+    weights = torch.vmap(algorithm.weights)(cohort.sizes.to(server.x.dtype))
+    whole = not parts or parts[0].axis == 0
+    mean: Any = 0
+    for part in [None] if whole else parts:
+        devices, under, p = (
+            values if part is None else part.of(values) for values in (cohort.devices, concepts, weights)
+        )
+        answer, surveyed = evaluation.ask(server, devices, under, number)
+        mean = mean + torch.einsum("sj,sj...->s...", p.to(answer), answer)
+    return mean[:, None].expand(-1, concepts.shape[1], *mean.shape[1:]), surveyed
 
 
 def assign_work(

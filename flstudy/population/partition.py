@@ -111,7 +111,10 @@ class LabelPartition(Partition):
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet(LabelPartition):
     """Dirichlet partition (Hsu et al. 2019): each label is divided over the devices in proportions drawn from
-    Dirichlet(α). All is drawn again until every device has ``min_size`` examples, as in NIID-Bench (Li et al. 2022).
+    Dirichlet(α). All is drawn again until every device has ``min_size`` examples.
+
+    NIID-Bench (Li et al. 2022) prints that, and its code also balances: a device that has its share of all examples
+    gets none of the labels that are still to be divided.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("hsu2019", "li2022niid")
@@ -120,15 +123,23 @@ class Dirichlet(LabelPartition):
     """α, concentration; small is heterogeneous."""
     min_size: int = hyper(10, "[1, 1e6]")
     """Examples that every device has at least."""
+    balance: bool = False
+    """Give no further label to a device that has its share, 1/n, of all examples, as NIID-Bench's code does."""
 
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         owner = np.empty(len(labels), dtype=np.int64)
         for _ in range(2000):
+            sizes = np.zeros(clients, dtype=np.int64)
             for label in np.unique(labels):
                 rows = rng.permutation(np.flatnonzero(labels == label))
-                cuts = (np.cumsum(rng.dirichlet(np.full(clients, self.alpha)))[:-1] * len(rows)).astype(np.int64)
+                shares = rng.dirichlet(np.full(clients, self.alpha))
+                if self.balance:
+                    shares = shares * (sizes < len(labels) / clients)
+                    shares = shares / max(shares.sum(), np.finfo(float).tiny)
+                cuts = (np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
                 owner[rows] = np.searchsorted(cuts, np.arange(len(rows)), side="right")
-            if np.bincount(owner, minlength=clients).min() >= self.min_size:
+                sizes += np.bincount(owner[rows], minlength=clients)
+            if sizes.min() >= self.min_size:
                 return owner
         raise UserError(
             f"Dirichlet: no draw gave each of {clients} clients min_size {self.min_size} of {len(labels)} examples "

@@ -30,6 +30,17 @@ def test_the_server_learns_the_gradients_over_all_examples(chunk, monkeypatch):
         np.testing.assert_allclose(module.servers[index].c[0], expected, rtol=0, atol=1e-14)
 
 
+def test_weighting_by_examples_weighs_gradients_as_it_does_updates():
+    population = drifting()
+    module = run(MimeLite(lr=0.1, weighting="examples"), 3, population=population, task=logistic())
+    for index in (1, 2):
+        sizes = np.array([device["size"] for device in cohort(population, index)])
+        gradients = full_gradients(module.servers[index - 1].x[0].numpy(), population, index)
+        expected = sizes / sizes.sum() @ gradients
+        np.testing.assert_allclose(module.servers[index].c[0], expected, rtol=0, atol=1e-14)
+        assert np.abs(expected - gradients.mean(0)).max() > 1e-3
+
+
 @pytest.mark.parametrize("base", ["sgdm", "adagrad", "adam"])
 def test_after_one_step_each_mime_has_done_the_centralised_step(base):
     """x⁺ = x - η_ℓ U(c, s), then s⁺ = V(c, s), with c the gradient of the mean of the devices' objectives."""

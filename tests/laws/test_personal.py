@@ -88,6 +88,30 @@ def test_batchnorm_s_own_layer_is_what_buffers_local_keeps():
     assert not torch.equal(weights_alone.server.buffers, other.server.buffers)  # statistics are averaged
 
 
+@pytest.mark.parametrize("mode", ["average", "local"])
+def test_newcomers_begin_with_the_mean_of_the_last_participants_parts(mode):
+    def go(newcomers, **more):
+        how = {"task": Normed(), "compile": False, "buffers": mode, **more}
+        return play(FedAvg(lr=0.2, personal=("net.3.*",), newcomers=newcomers), 1, **how)
+
+    module, usual = go("mean"), go("initial")
+    algorithm, layout = module.algorithm, module.task_function.layout
+    parts = (part for part in layout.names if part.startswith(("net.3", "net.1") if mode == "local" else "net.3"))
+    work, (model, other) = module.last.cohort, (layout.split(run.server.x[0]) for run in (module, usual))
+    p = algorithm.weights(work.sizes[0].double())
+    models = [dict(module.personal(client).double().state_dict()) for client in work.jobs.client[0].tolist()]
+    for name in parts:
+        mean = sum(weight * own[name] for weight, own in zip(p, models, strict=True))
+        assert difference(model.pop(name), mean) <= 1e-6  # a task is in single precision
+        assert torch.equal(other.pop(name), dict(Normed().named_parameters())[name].double())
+    assert all(torch.equal(model[name], other[name]) for name in model)
+    newcomer = next(client for client in range(6) if client not in work.jobs.client[0].tolist())
+    exact = algorithm.global_models(module.server)[0]
+    shown = torch.cat([part.detach().reshape(-1) for part in module.personal(newcomer).parameters()])
+    assert difference(shown.double(), exact[: layout.n]) <= 1e-6
+    assert module.record.metrics["traffic/down_bytes"] > usual.record.metrics["traffic/down_bytes"]
+
+
 @pytest.mark.parametrize("kept", [HEAD, BODY])
 def test_a_single_device_makes_no_difference(kept):
     alone = {"population": world(clients=1, participants=1, partition=None)}
@@ -117,6 +141,7 @@ def test_fedbabu_trains_the_body_and_at_the_end_heads():
         (LgFedAvg(shared=("*",)), "algorithm.shared must leave something for devices to keep"),
         (FedRep(), r"algorithm.personal must name parts of the model for FedRep.* network.3.\*"),
         (LgFedAvg(), "algorithm.shared must name parts of the model for LgFedAvg"),
+        (FedAvg(newcomers="mean"), "algorithm.newcomers: mean is of parts that devices keep, but they keep none"),
         (HypCluster(personal=HEAD), "algorithm.personal makes no sense for HypCluster, .* several models"),
         (Mime(personal=HEAD), "algorithm.personal makes no sense for Mime, .* tell gradients"),
     ],

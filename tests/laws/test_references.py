@@ -140,8 +140,12 @@ OWN: dict[type, dict[str, dict[str, Any]]] = {
         "per tensor from zero": {"beta3_granularity": "tensor", "v_init": "zero", "clamp": 0.3},
         "all epochs": {"gamma": None},
     },
-    Scaffold: {},
-    FedNova: {"pull": {"proximal": 1.0}, "pull with momentum": {"proximal": 1.0, "momentum": 0.9}},
+    Scaffold: {"option I": {"option": "I", "weight_decay": 0.03}, "option I, stops": {"option": "I", "gamma": 0.1}},
+    FedNova: {
+        "server momentum": {"beta": 0.6, "server_lr": 0.7},
+        "pull": {"proximal": 1.0},
+        "pull with momentum": {"proximal": 1.0, "momentum": 0.9},
+    },
     FedOmd: {
         "euclidean": {"mirror": "euclidean"},
         "hypentropy": {"b": 0.3, "decay": "sqrt"},

@@ -160,3 +160,31 @@ def test_a_thousand_devices_of_almost_one_label_each():
     np.add.at(held, (owner, labels), 1)
     assert (held.max(1) / 50).mean() > 0.85
     assert (held > 0).sum(1).mean() < 2  # a prior of one label, and what is left where that is used up
+
+
+def test_balance_is_niid_bench_s_code():
+    """Its loop over labels: a device that holds N/n examples gets nothing more."""
+    labels, clients, alpha = np.repeat(np.arange(10), 600), 20, 0.3
+    owner = Dirichlet(alpha=alpha, min_size=1, balance=True).assign(labels, clients, np.random.default_rng(4))
+    rng, batches = np.random.default_rng(4), [[] for _ in range(clients)]
+    for label in range(10):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        proportions = rng.dirichlet(np.repeat(alpha, clients))
+        proportions = np.array(
+            [p * (len(batch) < len(labels) / clients) for p, batch in zip(proportions, batches, strict=True)]
+        )
+        cuts = (np.cumsum(proportions / proportions.sum()) * len(rows)).astype(int)[:-1]
+        batches = [batch + part.tolist() for batch, part in zip(batches, np.split(rows, cuts), strict=True)]
+    assert [sorted(batch) for batch in batches] == [np.flatnonzero(owner == device).tolist() for device in range(20)]
+
+
+def test_balance_evens_sizes_and_empties_cells():
+    """As measured with NIID-Bench's code at α = .3 and 100 devices: variation of sizes .43 against .56."""
+    labels = np.repeat(np.arange(10), 6000)
+    variation, empty = {}, {}
+    for balance in (False, True):
+        owner = Dirichlet(min_size=1, balance=balance).assign(labels, 100, np.random.default_rng(0))
+        cells = np.stack([np.bincount(labels[owner == device], minlength=10) for device in range(100)])
+        variation[balance], empty[balance] = cells.sum(1).std() / cells.sum(1).mean(), (cells == 0).mean()
+    assert variation[True] < variation[False] - 0.05
+    assert empty[True] > empty[False] + 0.05

@@ -10,12 +10,13 @@ import numpy as np
 
 from . import local
 
-OWN = {"server_lr": 1.0, "weighting": "examples", "proximal": 0.0}
+OWN = {"server_lr": 1.0, "weighting": "examples", "proximal": 0.0, "beta": 0.0}
 
 
 def init(x, hyper=None):
     """State before round 1."""
-    return {"x": np.array(x, dtype=np.float64), "t": 0, "stats": []}
+    x = np.array(x, dtype=np.float64)
+    return {"x": x, "v": np.zeros_like(x), "t": 0, "stats": []}
 
 
 def norm(steps, rho, pull=0.0):
@@ -33,4 +34,5 @@ def round(state, cohort, hyper):
     a = np.array([norm(fit.steps, h["momentum"], h["lr"] * h["proximal"]) for fit in fits])
     d = [(fit.y - x) / a_i for fit, a_i in zip(fits, a, strict=True)]  # - eta G_i a_i / ||a_i||_1
     tau_eff = float(np.sum(p * (a if h["proximal"] == 0 else np.array([fit.steps for fit in fits]))))
-    return {"x": x + h["server_lr"] * tau_eff * np.einsum("i,in->n", p, d), "t": state["t"] + 1, "stats": fits}
+    v = h["beta"] * state["v"] + tau_eff * np.einsum("i,in->n", p, d)  # the code's gmf; eq. (9) with 0
+    return {"x": x + h["server_lr"] * v, "v": v, "t": state["t"] + 1, "stats": fits}

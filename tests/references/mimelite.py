@@ -46,7 +46,7 @@ def round(state, cohort, hyper, svrg=False):
     """One round; Mime's with ``svrg``."""
     h = local.settings(hyper, **OWN)
     x, fits = state["x"], []
-    c = np.mean([full(x, device, h) for device in cohort], axis=0)
+    c = local.weights(cohort, h["weighting"]) @ np.stack([full(x, device, h) for device in cohort])
     for device in cohort:
 
         def clipped(w, inputs, labels):

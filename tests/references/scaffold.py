@@ -33,7 +33,8 @@ def round(state, cohort, hyper):
 
         fit = local.train(x, device, h, correct)
         if h["option"] == "I":
-            new, _ = problem.mean_gradient(x, *device["train"], h["classes"])  # eq. (4), option I, full batch
+            full, _ = problem.mean_gradient(x, *device["train"], h["classes"])
+            new = full + h["weight_decay"] * x  # eq. (4), option I, full batch
         elif h["option"] == "II":
             new = mine - c + (x - fit.y) / (fit.steps * h["lr"])  # eq. (4), option II
         else:

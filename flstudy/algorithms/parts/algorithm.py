@@ -72,7 +72,10 @@ class Models:
         return jobs.model
 
     def prepare(self, server: State, clients: State, survey: Any, jobs: Job, round: Round) -> tuple[Any, Any, Tensor]:
-        """Return the server's state before a round, the rows [J, ...] and the model [J] that each job trains."""
+        """Return the server's state before a round, the rows [J, ...] and the model [J] that each job trains.
+
+        A survey of gradients [J, 1, n] holds their mean, by the method's weights, in the place of each.
+        """
         return server, clients, self.choose(server, survey, jobs, round)
 
     def workload(self, server: State, jobs: Job, planned: Tensor) -> Tensor:
@@ -128,6 +131,9 @@ class PersonalParts:
 
     personal: tuple[str, ...] = ()
     """Names of the parameters and buffers that devices keep, such as head.*; all others are averaged (FedPer)."""
+    newcomers: Literal["initial", "mean"] = "initial"
+    """Parts that devices keep, where one comes late: the initial ones, or the mean of the last participants', which are
+    then sent as well."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

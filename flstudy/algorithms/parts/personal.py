@@ -1,10 +1,11 @@
 """Tensors that devices keep: the parameters w_i and buffers b_i of x that a method's ``keeps`` names, in their rows.
 
     device: y ← x, and w_i, b_i in the places of its own;   Δ = y - x elsewhere;   w_i, b_i ← those of y
-    server: the method's, elsewhere;   in these places it keeps the initial ones, for devices that never trained
+    server: the method's, elsewhere;   in these places, for devices that never trained,
+            the initial ones (``newcomers: initial``), or Σ_c p_c w_c and Σ_c p_c b_c of the last round (``mean``)
 
-Messages and uploads hold what is shared, and no number of the rest. FedPer (Arivazhagan et al. 2019) is FedAvg of
-which ``personal`` names the last layers. FedBN (Li et al. 2021) keeps BatchNorm's weights and statistics.
+Messages and uploads hold what is shared, and no number of the rest but under ``mean``. FedPer (Arivazhagan et al. 2019)
+is FedAvg of which ``personal`` names the last layers. FedBN (Li et al. 2021) keeps BatchNorm's weights and statistics.
 
 Laws: one device makes no difference between what is kept and what is averaged.
 Differs: no correction of a method (of Scaffold, FedProx) touches w_i.
@@ -155,6 +156,8 @@ class Keeping(Wrapped):
 
     def widened(self, tree: Any) -> Any:
         """Return a message or uploads as the method knows them, with 0 for what devices keep."""
+        if not any(map(is_sent, pytree.tree_leaves(tree, is_leaf=is_sent))):
+            return tree
         if self.averages_buffers:
             return extended(
                 with_zeros(inner(tree), self.parameters), buffers=self.statistics.whole(tree.buffers.values)
@@ -164,15 +167,21 @@ class Keeping(Wrapped):
     def received(self, msg: Any, client: Any) -> Any:
         """Return the message with the device's own numbers in its models."""
         msg = self.widened(msg)
-        if self.averages_buffers:
-            msg = msg._replace(buffers=self.statistics.mine(msg.buffers, client.statistics))
         models = [name for name in self.sent_models if hasattr(msg, name)]
-        return msg._replace(**{name: self.parameters.mine(getattr(msg, name), client.weights) for name in models})
+        own = {name: self.with_own(self.parameters, getattr(msg, name), client.weights, client) for name in models}
+        if self.averages_buffers:
+            own["buffers"] = self.with_own(self.statistics, msg.buffers, client.statistics, client)
+        return msg._replace(**own)
+
+    def with_own(self, split: Split, x: Tensor, own: Tensor, client: Any) -> Tensor:
+        """Return a vector x [n] with a device's own numbers [w] in their places; those of x where it never trained."""
+        return split.mine(x, torch.where(client.trained > 0, own, split.own(x)) if self.newcomers == "mean" else own)
 
     # ---- devices ---------------------------------------------------------------------------------------------------
 
     def client_init(self, x: Tensor) -> Any:
-        return extended(super().client_init(x), **self.own_parts(x, self.first_buffers(x)))
+        trained = {"trained": x.new_zeros(())} if self.newcomers == "mean" else {}
+        return extended(super().client_init(x), **self.own_parts(x, self.first_buffers(x)), **trained)
 
     def first_buffers(self, x: Tensor) -> Tensor | None:
         """Return the buffers [b] at first of a model like x [n]; None without buffers."""
@@ -189,7 +198,8 @@ class Keeping(Wrapped):
         return after, extended(rows, **kept_fields), model
 
     def broadcast(self, server: Any, job: Job) -> Any:
-        return self.narrowed(super().broadcast(server, job))
+        msg = super().broadcast(server, job)
+        return msg if self.newcomers == "mean" else self.narrowed(msg)
 
     def local_start(self, msg: Any, client: Any, layout: Layout) -> Any:
         return super().local_start(self.received(msg, client), inner(client), layout)
@@ -199,7 +209,7 @@ class Keeping(Wrapped):
         return super().loss(task, y, batch, self.received(msg, client), inner(client))
 
     def correct(self, g: Tensor, y: Tensor, msg: Any, client: Any) -> Tensor:
-        if any(is_sent(part) for part in pytree.tree_leaves(msg, is_leaf=is_sent)):  # not by ``local_step``
+        if hasattr(client, "weights"):  # not by ``local_step``
             msg, client = self.received(msg, client), inner(client)
         return self.parameters.either(super().correct(g, y, msg, client), g)
 
@@ -220,7 +230,10 @@ class Keeping(Wrapped):
     def local_end(self, local: Any, msg: Any, client: Any) -> tuple[Any, Any]:
         upload, row = super().local_end(local, self.received(msg, client), inner(client))
         own = self.own_parts(local.y, local.buffers if self.averages_buffers else None)
-        return self.narrowed(upload), extended(row, **own)
+        upload = self.narrowed(upload)
+        if self.newcomers == "mean":
+            return extended(upload, **own), extended(row, **own, trained=local.y.new_ones(()))
+        return upload, extended(row, **own)
 
     def local_model(self, local: Any, client: Any) -> Tensor:
         return super().local_model(local, inner(client))
@@ -228,14 +241,24 @@ class Keeping(Wrapped):
     # ---- server ----------------------------------------------------------------------------------------------------
 
     def server_step(self, server: Any, inbox: Inbox, round: Round) -> Any:
-        after = super().server_step(server, inbox.of(self.widened), round)
-        return after._replace(x=self.parameters.either(after.x, server.x))
+        after: Any = super().server_step(server, inbox.of(self.uploaded), round)
+        if self.newcomers == "initial":
+            return after._replace(x=self.parameters.either(after.x, server.x))
+        mean = inbox.mean()
+        own = {"x": self.parameters.mine(after.x, mean.weights)}
+        if self.averages_buffers:
+            own["buffers"] = self.statistics.mine(after.buffers, mean.statistics)
+        return after._replace(**own)
+
+    def uploaded(self, upload: Any) -> Any:
+        """Return uploads as the method knows them."""
+        return self.widened(inner(upload) if self.newcomers == "mean" else upload)
 
     def diagnostics(self, before: Any, after: Any, inbox: Inbox) -> dict[str, Tensor]:
-        return super().diagnostics(before, after, inbox.of(self.widened))
+        return super().diagnostics(before, after, inbox.of(self.uploaded))
 
     def deployed(self, server: Any, client: Any) -> Tensor:
-        mine = {"x": self.parameters.mine(server.x, client.weights)}
+        own = {"x": self.with_own(self.parameters, server.x, client.weights, client)}
         if self.averages_buffers:
-            mine["buffers"] = self.statistics.mine(server.buffers, client.statistics)
-        return super().deployed(server._replace(**mine), inner(client))
+            own["buffers"] = self.with_own(self.statistics, server.buffers, client.statistics, client)
+        return super().deployed(server._replace(**own), inner(client))

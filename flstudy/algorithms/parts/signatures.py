@@ -78,6 +78,10 @@ class Batch(NamedTuple):
     y: Tensor  # [B, ...]
     mask: Tensor | None = None  # [B] 1 for an example, 0 for padding
 
+    def examples(self, like: Tensor) -> Tensor:
+        """Return []: the number of real examples, of the type of another tensor [...]."""
+        return like.new_full((), len(self.y)) if self.mask is None else self.mask.sum().to(like.dtype)
+
     def mean(self, values: Tensor) -> Tensor:
         """Return []: mean of values [B] over the real examples; 0 if there are none."""
         if self.mask is None:
