@@ -245,7 +245,8 @@ def reads_what_it_says(algorithm: Algorithm, run: FederatedRun, population: Popu
     """Law: a server without ``reads_each`` needs only the mean of uploads, as private runs show it in place of each."""
     if algorithm.asks or algorithm.oracle or algorithm.reads_each or algorithm.by_model:
         return
-    algorithm = dataclasses.replace(algorithm, weighting="uniform")
+    if algorithm.weighting != "uniform":
+        algorithm = dataclasses.replace(algorithm, weighting="uniform")
     server, inbox, round_ = _received(algorithm, run, population)
     count = len(inbox.weights)
     mean = pytree.tree_map(lambda leaf: leaf.mean(0).expand(count, *leaf.shape[1:]), inbox.uploads)

@@ -18,11 +18,15 @@ from flstudy.algorithms import (
     FedAvgM,
     FedDC,
     FedDyn,
+    FedExp,
     FedNova,
     FedOmd,
     FedProx,
+    FedSam,
+    FedVarp,
     FedYogi,
     Flash,
+    Mifa,
     Mime,
     MimeLite,
     Moon,
@@ -62,12 +66,15 @@ LOCAL = {"lr": 0.1, "weight_decay": 0.02}
         (FedOmd(**LOCAL, mirror="euclidean"), FedAvg(**LOCAL), 4),
         (FedOmd(**LOCAL, mirror="euclidean", decay="sqrt"), FedAvg(**LOCAL), 1),
         (FedOmd(**LOCAL, mirror="pnorm", p=2.0), FedOmd(**LOCAL, mirror="euclidean"), 4),
+        (FedExp(**LOCAL, eps=1e9), FedAvg(**LOCAL, weighting="uniform"), 4),
+        (FedSam(**LOCAL, rho=0.0), FedAvg(**LOCAL), 4),
+        (FedVarp(**LOCAL), FedAvg(**LOCAL, weighting="uniform"), 1),
     ],
     ids=["FedProx, μ = 0", "FedAvgM, β = 0", "Nesterov, β = 0", "FedACG, λ = β = 0",
          "FedACG, λ = 0", "FedACG, round 1", "MOON, μ = 0", "MOON, round 1", "Continuous, κ = 0", "no sessions",
          "Scaffold, round 1", "by examples", "Yogi from v = 0", "MimeLite, β₁ = 0",
          "Ditto's global model", "APFL's global model", "Adaptive-FedAvg, round 1", "Adaptive-FedAvg, floor 1",
-         "FedOMD, Euclidean", "its first round", "p = 2"],
+         "FedOMD, Euclidean", "its first round", "p = 2", "FedExP, ε → ∞", "FedSAM, ρ = 0", "FedVARP, round 1"],
 )  # fmt: skip
 def test_method_reduces_to_another(method, reduced, rounds):
     module, other = (run(algorithm, rounds, population=drifting()) for algorithm in (method, reduced))
@@ -94,11 +101,23 @@ def test_method_reduces_to_another(method, reduced, rounds):
         (FedOmd(**LOCAL, mirror="euclidean", decay="sqrt"), FedAvg(**LOCAL), 2),
         (FedOmd(**LOCAL, b=0.5), FedAvg(**LOCAL), 1),
         (FedDyn(**LOCAL), FedAvg(**LOCAL, weighting="uniform"), 1),
+        (FedExp(**LOCAL, eps=0.0), FedAvg(**LOCAL, weighting="uniform"), 2),
+        (FedSam(**LOCAL), FedAvg(**LOCAL), 1),
+        (Mifa(**LOCAL), FedAvg(**LOCAL, weighting="uniform"), 1),
+        (FedVarp(**LOCAL), FedAvg(**LOCAL, weighting="uniform"), 2),
+        (FedVarp(**LOCAL), Mifa(**LOCAL), 1),
     ],
 )
 def test_method_is_more_than_what_it_reduces_to(method, reduced, rounds):
     module, other = (run(algorithm, rounds, population=drifting()) for algorithm in (method, reduced))
     assert difference(module.server.x, other.server.x) > 1e-4
+
+
+@pytest.mark.parametrize("cls", [Mifa, FedVarp])
+def test_where_nobody_is_absent_last_updates_are_the_present_ones(cls):
+    everybody = {"population": drifting(participants=DEVICES)}
+    module, other = (run(method, 4, **everybody) for method in (cls(**LOCAL), FedAvg(**LOCAL, weighting="uniform")))
+    assert difference(module.server.x, other.server.x) <= 1e-14
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -284,17 +303,21 @@ TRAFFIC = {  # vectors of n numbers per job, down and up; and single numbers
     "FedDrift": (1, 1, 0, 1),  # one model in use in the first round, and what the devices measure of it
     "FedDriftEager": (1, 1, 0, 1),
     "FedDyn": (1, 1),
+    "FedExp": (1, 1, 0, 1),  # the length of the update
     "FedNova": (1, 1, 0, 1),
     "FedOmd": (1, 1, 1, 0),  # the rate
     "FedOpt": (1, 1),
     "FedProx": (1, 1),
     "FedRep": (1, 1, 1, 0),  # how many steps an epoch has
+    "FedSam": (1, 1),
+    "FedVarp": (1, 1),
     "FedYogi": (1, 1),
     "Flash": (1, 1),
     "HypCluster": (2, 1, 0, 2),  # two models down, two losses and one update up
     "JointAdaptivity": (1, 1),
     "LgFedAvg": (1, 1),
     "LocalOnly": (0, 0),
+    "Mifa": (1, 1),
     "Mime": (3, 2),  # x, s and c; the gradient at x and one update
     "MimeLite": (2, 2),
     "Moon": (1, 1),

@@ -31,17 +31,21 @@ from flstudy.algorithms import (
     FedDrift,
     FedDriftEager,
     FedDyn,
+    FedExp,
     FedNova,
     FedOmd,
     FedOpt,
     FedProx,
     FedRep,
+    FedSam,
+    FedVarp,
     FedYogi,
     Flash,
     HypCluster,
     JointAdaptivity,
     LgFedAvg,
     LocalOnly,
+    Mifa,
     Mime,
     MimeLite,
     Moon,
@@ -167,6 +171,10 @@ OWN: dict[type, dict[str, dict[str, Any]]] = {
     },
     FedAcg: {"beta": {"lam": 0.5, "beta": 0.3}, "no momentum": {"lam": 0.0}, "no beta": {"beta": 0.0}},
     FedDyn: {"alpha": {"alpha": 0.3}},
+    FedExp: {"no eps": {"eps": 0.0}, "by examples": {"weighting": "examples", "server_lr": 0.5}},
+    FedSam: {"far": {"rho": 0.5, "momentum": 0.5}, "no rho": {"rho": 0.0}},
+    FedVarp: {},
+    Mifa: {},
     FedDC: {"alpha": {"alpha": 0.3}, "no alpha": {"alpha": 0.0}},
     Ditto: {"lam": {"lam": 1.0}, "no lam": {"lam": 0.0}, "own rate": {"personal_lr": 0.05}},
     Apfl: {"alone": {"alpha": 1.0}, "half": {"alpha": 0.5}, "adaptive": {"alpha": 0.5, "adaptive": True}},
@@ -394,7 +402,7 @@ def follow(algorithm, population, rounds: int) -> set[str]:
         seen |= {device["client"] for device in devices}
         state = method.round(state, devices, settings)
         server, metrics = module.servers[index], module.records[index].metrics
-        for field in set(server._fields) & {"x", "m", "v", "d", "c", "h", "mu", "s", "gamma", "scale"}:
+        for field in set(server._fields) & {"x", "m", "v", "d", "c", "h", "g", "mu", "s", "gamma", "scale"}:
             theirs = -state[field] if field == "v" and isinstance(algorithm, FedAvgM) else state[field]  # its v is -Δ's
             if isinstance(getattr(server, field), tuple):  # Mime's m or v where the base has none
                 continue

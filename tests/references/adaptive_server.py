@@ -1,4 +1,4 @@
-"""Adaptive servers: Reddi et al. 2021, Alg. 2: what the branches share, each of which brings its settings and its step.
+"""Adaptive servers: Reddi et al. 2021, Alg. 2: what the branches share, each of which brings its settings and step.
 
     m <- b1 m + (1 - b1) Delta ;  v <- the branch's ;  x <- x + eta m / (sqrt(v) + tau)
 Alg. 2 has no bias correction. `bias_correction` multiplies eta by sqrt(1 - b2^t) / (1 - b1^t), t from 1, and leaves

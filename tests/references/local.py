@@ -88,17 +88,17 @@ def sgd_fit(w, batches, gradient, lr, momentum=0.0, weight_decay=0.0, clip_norm=
     return Fit(y, len(seen), epochs, float(np.mean(seen)))
 
 
-def train(x, device, h, correct=None, pull=None, moves=None):
+def train(x, device, h, correct=None, pull=None, moves=None, gradient=None):
     """The device's local work from the server model x, under the settings h."""
 
-    def gradient(y, inputs, labels):
+    def plain(y, inputs, labels):
         return problem.mean_gradient(y, inputs, labels, h["classes"])
 
     def losses(y):
         return problem.example_losses(y, *device["valid"], h["classes"])
 
     stop = None if h["gamma"] is None else EarlyStop(h["gamma"], losses, h["first_epoch"], h["valid_loss"])
-    return sgd_fit(x, device["batches"], gradient, h["lr"], h["momentum"], h["weight_decay"], h["clip_norm"],
+    return sgd_fit(x, device["batches"], gradient or plain, h["lr"], h["momentum"], h["weight_decay"], h["clip_norm"],
                    correct, stop, pull, moves)  # fmt: skip
 
 
