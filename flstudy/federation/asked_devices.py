@@ -126,7 +126,7 @@ class AskedDevices:
             return None
         rows, device = self._examples(split, asked, round)
         counts = torch.zeros(asked.available.shape, dtype=torch.float64, device=rows.device)
-        return counts.scatter_add_(1, device, (rows >= 0).double())
+        return counts.scatter_add_(1, device.clamp(min=0), (rows >= 0).double())  # padding is nobody's, and counts 0
 
     def examples_per_device(self, round: int) -> int | None:
         """Return the most examples of a split on which a device is evaluated in a round (from 1); None: all of them.

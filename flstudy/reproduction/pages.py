@@ -55,12 +55,13 @@ def write_pages(
     paper: Paper, studies: Mapping[tuple[str, str], StudyFolder], folder: Path, options: Sequence[str] = ()
 ) -> None:
     """Write a page for each world with a study (by the names of world and stage), its figures and its measured values
-    into ``folder``. Pages of other worlds stay as they are. ``options`` belong to the command that makes a page."""
+    into ``folder``. Pages of other worlds stay as they are, and a study without a finished trial is left out.
+    ``options`` belong to the command that makes a page."""
     folder.mkdir(parents=True, exist_ok=True)
     pages = {world: folder / f"{world.name}.md" for world in paper.worlds}
     loaded = {key: load_study(study) for key, study in studies.items()}
     for world, page in pages.items():
-        by_stage = {stage: results for (name, stage), results in loaded.items() if name == world.name}
+        by_stage = {stage: results for (name, stage), results in loaded.items() if name == world.name and results.best}
         if by_stage:
             write_whole(page, world_page(paper, world, by_stage, folder, options))
             measures = measures_of(world, next(iter(by_stage.values())))

@@ -1,5 +1,7 @@
 """A panel: the same devices in every round, of all sizes, and means that are off by their standard error."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -7,11 +9,11 @@ import torch
 from flstudy.algorithms import Ditto, FedAvg, HypCluster
 from flstudy.metrics.panel import Panel
 from flstudy.metrics.registry import METRICS
-from flstudy.population import AlternatingGroups
+from flstudy.population import AlternatingGroups, Partition
 
 from ..config.refusal import assert_refused
 from ..config.test_config import QUICK
-from ..worlds import measured, run, wide
+from ..worlds import difference, measured, run, wide
 
 SEEDS = (0, 44)
 RANDOM = np.random.default_rng(0)
@@ -41,6 +43,29 @@ def test_means_over_panels_are_off_by_the_standard_error_and_no_more(count):
     means, predicted = np.mean(drawn, 1), np.std(drawn, 1).mean() * panel.error(count, 1000)
     assert abs(means.mean() - VALUES.mean()) < 4 * means.std() / 20
     assert 0.5 * predicted < means.std() < 1.05 * predicted  # strata are worth something
+
+
+@dataclass(frozen=True, kw_only=True)
+class Some(Partition):
+    """Devices by turns, and examples that nobody owns, in each replica another number."""
+
+    def assign(self, labels, clients, rng):
+        owner = rng.permutation(np.arange(len(labels)) % clients)
+        owner[: rng.integers(5, 60)] = -1
+        return owner
+
+
+def test_examples_are_counted_where_replicas_hold_different_numbers_of_them():
+    names = ["test/accuracy", "valid/loss", "test/accuracy_spread"]
+    panel, world = Panel(clients=None, weighting="examples"), {"partition": Some()}
+    together = go(panel, rounds=1, **world)
+    sizes = [int(members.shared.sum()) for members in together.run.population.members]
+    assert len(set(sizes)) == len(SEEDS)
+    for replica, seed in enumerate(SEEDS):
+        alone = run(
+            FedAvg(lr=0.1), 1, population=wide(**world), seeds=(seed,), initial="seeded", evaluate=True, panel=panel
+        )
+        assert difference(measured(together, *names)[:, :, replica], measured(alone, *names)[:, :, 0]) <= 1e-12
 
 
 def test_who_leaves_is_replaced_and_others_stay():

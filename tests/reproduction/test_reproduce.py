@@ -139,6 +139,11 @@ def test_sessions_beside_each_other(tmp_path, monkeypatch, ray_cluster):
     gain = 100 * (ours[:, rounds >= 7] - theirs[:, rounds >= 7]).sum(1).mean()
     row = next(line for line in lines if line.startswith("| FedAvg | Previous | ") and "lr" not in line)
     assert row.endswith(f" | {gain:+.1f} |")
+    (folder / "reproduction.yaml").write_text(yaml.safe_dump({"paper": "Sessions", "worlds": {"two": world}}))
+    for trials in Path("studies").glob("*/trials.jsonl"):
+        trials.write_text(trials.read_text().replace('"status": "finished"', '"status": "failed"'))
+    assert main(["reproduce", "dynamic", "--configs", "configs", "--write", "--out", "there"]) == 0
+    assert [path.name for path in Path("there").iterdir() if path.stem == "two"] == []  # there is nothing to show
 
 
 @pytest.mark.slow
