@@ -1,5 +1,6 @@
 """Claims about a paper's pages: each is carried by the measured values beside the page, and the page shows these."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -159,6 +160,9 @@ def test_a_page_shows_its_measured_values(path):
     tables = tables_of((CONFIGS / path).with_suffix(".md").read_text())
     trials = [trial for trial in read_measured(CONFIGS / path) if trial.shown]
     assert trials
+    if world.kind == "sessions":
+        starts_are_shown(tables, trials)
+        return
     for trial in trials:
         for measure in world.measures:
             values, spread = (np.array(list(trial.values(key).values())) for key in (measure, measure + SPREAD))
@@ -167,6 +171,28 @@ def test_a_page_shows_its_measured_values(path):
                 if world.kind == "crossed" and column == "preset" and measure != world.measures[0]:
                     continue  # presets have a column for the first measure alone
                 assert cell(world, tables, trial, heading, column) == text, (trial.row, column, measure)
+
+
+def starts_are_shown(tables, trials):
+    """Each start of a session has its cell: a row's own method, or one that stands in every row without its own."""
+    compared = [row["Algorithm"] for row in next(iter(tables.values()))]
+    rows = {trial.row: trial for trial in trials if "tuned" in trial.shown}
+    for start in dict.fromkeys(row.rpartition(", ")[2] for row in rows):
+        for name in compared:
+            every = (f"{name}, {start}", f"{start}-{name}, {start}", f"{start}, {start}")
+            trial = next(rows[row] for row in every if row in rows)
+            for measure in next(iter(trial.by_seed.values())):
+                first, number = re.fullmatch(r"first_(\d+)_of_(\d+)", measure).groups()
+                stretch = "first round" if first == "1" else f"first {first} rounds"
+                title = next(
+                    title for title in tables if title.startswith(f"Session {number}, accuracy % of its {stretch}")
+                )
+                values = 100 * np.array(list(trial.values(measure).values()))
+                (row,) = [row for row in tables[title] if row["Algorithm"] == name]
+                assert row[start].partition(" / ")[0] == f"{values.mean():.2f} ± {values.std(ddof=1):.2f}", (
+                    name,
+                    title,
+                )
 
 
 def cell(world, tables, trial, heading, column):
