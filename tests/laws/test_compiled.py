@@ -21,7 +21,7 @@ from flstudy.tasks import Quadratic, TagLogistic
 
 from ..accelerator.devices import GPU
 from ..tasks.test_task_function import SHAPES, TASKS
-from ..worlds import CLASSES, FEATURES, SIZES, difference, drifting, run, shipped, state, world
+from ..worlds import CLASSES, FEATURES, SIZES, difference, drifting, run, shipped, state, taken, world
 from .cases import steady
 from .test_given_code import cell, module
 
@@ -60,7 +60,7 @@ def test_a_method_is_the_same_compiled(name, agree):
     algorithm = steady(name)
     first = agree(algorithm, population=drifting)
     compilations = programs.compilations()
-    other = agree(replace(algorithm, lr=0.3, server_lr=0.7), population=drifting)
+    other = agree(replace(algorithm, **taken(type(algorithm), {"lr": 0.3, "server_lr": 0.7})), population=drifting)
     assert programs.compilations() == compilations
     assert difference(first, other) > 1e-3
 
