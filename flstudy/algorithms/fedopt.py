@@ -62,7 +62,8 @@ class FedOpt(Algorithm):
 
     def server_init(self, x: Tensor, layout: Layout) -> Server:
         rule, layout = self.rule(layout.shapes)
-        return Server(x, rule.init(x, layout), tuple(x.new_empty((0, *shape)) for shape in layout.shapes))
+        optimizer = lane_by_lane(lambda x: rule.init(x, layout), x)  # torch makes no parameters while it maps
+        return Server(x, optimizer, tuple(x.new_empty((0, *shape)) for shape in layout.shapes))
 
     def server_step(self, server: Server, inbox: Inbox, round: Round) -> Server:
         rule, layout = self.rule(part.shape[1:] for part in server.shapes)
@@ -93,7 +94,7 @@ def instance_of(key: str, make: Callable[[Any], Any], argument: Any) -> Any:
         raise UserError(f"{key} cannot be made: {error}") from error
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def torch_rule(optimizer: OptimizerOf, lr_scheduler: SchedulerOf | None, shapes: tuple[torch.Size, ...]) -> TorchRule:
     """Return an optimizer of tensors of these shapes as a function of its state.
 

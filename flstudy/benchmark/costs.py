@@ -74,7 +74,7 @@ def round_cost(config: "Config", name: str) -> RoundCost:
     server = pytree.tree_map(lambda replicas: replicas[0], coordinator.server)
     job = pytree.tree_map(lambda replicas: replicas[0, 0], jobs)
     metrics, size = records[0].metrics, devices * layout.n * coordinator.server.x.element_size()
-    client = algorithm.client_init(algorithm.global_models(server)[0])
+    client = algorithm.client_init(server.x.reshape(-1, layout.n)[0])
     steps = metrics["fit/steps"][0] * algorithm.jobs_per_device
     gradients = steps * gradients_per_step(algorithm, server, client, job, layout)
     if algorithm.asks == "gradient":

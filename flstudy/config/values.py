@@ -121,9 +121,9 @@ def check_bounds(values: Mapping[str, Any], *, study: bool = False) -> None:
 
 
 def refuse_above(key: str, value: Any, bound: str, most: int) -> None:
-    """Raise ConfigError for a number, or one of a list, above that of another key."""
+    """Raise ConfigError for a number, or one of a list, above that of another key; null is above none."""
     number = max(value, default=0) if isinstance(value, list) else value
-    if number > most:
+    if number is not None and number > most:
         raise ConfigError(f"{key} must be ≤ {bound} ({most}), got {number}: raise {bound} or lower it")
 
 

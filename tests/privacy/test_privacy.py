@@ -5,7 +5,7 @@ import pytest
 from flstudy.algorithms import Continuous, FedAvg, HypCluster, Mime, Oracle
 from flstudy.privacy import AdaptiveClip, Privacy
 
-from ..worlds import shipped
+from ..worlds import shipped, taken
 
 WRONG = [
     ({"noise": 1.0}, r"noise = 1\.0 needs a bound of what one device can do, got clip = null: set clip"),
@@ -51,7 +51,7 @@ def test_methods_that_tell_more_than_a_mean_are_refused_where_there_is_noise(alg
 def test_most_methods_are_admitted():
     private, names = Privacy(clip=1.0, noise=1.0), set()
     for name, method in shipped().items():
-        algorithm = method(weighting="uniform")
+        algorithm = method(**taken(method, {"weighting": "uniform"}))
         if algorithm.asks is None and not algorithm.oracle and not algorithm.reads_each:
             private.admits(algorithm)
             names.add(name)
