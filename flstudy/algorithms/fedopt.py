@@ -103,14 +103,16 @@ def torch_rule(optimizer: OptimizerOf, lr_scheduler: SchedulerOf | None, shapes:
     """
 
     def configure(module: nn.Module) -> Configured:
-        made = instance_of("algorithm.optimizer", optimizer, module.parameters())
-        scheduler = None if lr_scheduler is None else instance_of("algorithm.lr_scheduler", lr_scheduler, made)
+        of_server = instance_of("algorithm.optimizer", optimizer, module.parameters())
+        scheduler = None if lr_scheduler is None else instance_of("algorithm.lr_scheduler", lr_scheduler, of_server)
+        for group in of_server.param_groups:  # beside an accelerator Adafactor of torch 2.15 asks for it, and has none
+            group.setdefault("capturable", False)
         if isinstance(scheduler, ReduceLROnPlateau):
             raise UserError(
                 "algorithm.lr_scheduler must be a function of rounds, but ReduceLROnPlateau asks for a metric: use "
                 "another of torch.optim.lr_scheduler"
             )
-        return Configured(made, () if scheduler is None else (Scheduled(scheduler),))
+        return Configured(of_server, () if scheduler is None else (Scheduled(scheduler),))
 
     parameters = nn.ParameterList(nn.Parameter(torch.zeros(shape)) for shape in shapes)
     return TorchRule(parameters, configure, "algorithm.optimizer")

@@ -15,15 +15,15 @@ def with_own_parts(algorithm: Algorithm, task: TaskFunction, mode: BufferMode) -
         UserError: where the method's parts are not the task's, or devices cannot keep any: they train several models,
             or tell their gradient at the global one.
     """
-    kept = kept_names(algorithm, task.layout, task.buffers.layout)
-    if kept:
+    names = kept_names(algorithm, task.layout, task.buffers.layout)
+    if names:
         refuse_several(algorithm, f"algorithm.{algorithm.names_parts}", "leave it out")
     if mode == "local" and (normalised := task.buffers.of_normalisation()):
         refuse_several(algorithm, "buffers: local", "use average or freeze")
-        kept += normalised
-    if algorithm.newcomers == "mean" and not kept:
+        names += normalised
+    if algorithm.newcomers == "mean" and not names:
         raise UserError("algorithm.newcomers: mean is of parts that devices keep, but they keep none: set personal")
-    parameters, buffers = (Split.of(layout, kept) for layout in (task.layout, task.buffers.layout))
+    parameters, buffers = (Split.of(layout, names) for layout in (task.layout, task.buffers.layout))
     return with_kept(with_buffers(algorithm, task.buffers.first()), parameters, buffers)
 
 

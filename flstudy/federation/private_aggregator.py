@@ -46,10 +46,10 @@ class PrivateAggregator:
         self.seeds, self.jobs_per_device = tuple(seeds), algorithm.jobs_per_device
         self.metrics: dict[str, list[float]] = {}  # of the last round
         self.noise = 0.0 if privacy is None else privacy.noise
+        if self.privacy is not None:
+            self.privacy.admits(algorithm)
         if not self.private:
             return
-        assert self.privacy is not None
-        self.privacy.admits(algorithm)
         for controller in controllers:
             if controller.watches:
                 raise UserError(

@@ -86,7 +86,12 @@ class Privacy(Configurable):
         return self.noise > 0 or self.solve
 
     def admits(self, algorithm: Algorithm) -> None:
-        """Raise UserError if a method's messages would tell more than a noisy mean does."""
+        """Raise UserError if a method's messages would tell more than a noisy mean does, or cannot be clipped."""
+        if algorithm.newcomers == "mean":
+            raise UserError(
+                "privacy: with algorithm.newcomers: mean devices send parts as they are, which clipping would shrink: "
+                "set algorithm.newcomers: initial"
+            )
         if not self.private:
             return
         name = type(algorithm).__name__

@@ -114,9 +114,9 @@ def test_a_checkpoint_of_the_version_before_is_taken_up_and_gone_on_with():
     """Its digits are of another machine: what is computed since may differ from what it computed by rounding."""
     old, later = (torch.load(BEFORE / f"round-{number}.ckpt", weights_only=True) for number in (3, 5))
     unmoved = long_run(play, 3, resume=BEFORE / "round-3.ckpt")
-    taken_up, made = unmoved.state_dict(), old["flstudy"]["made"]["parts"]["algorithm"]["init_args"]
+    taken_up, names = unmoved.state_dict(), old["flstudy"]["made"]["parts"]["algorithm"]["init_args"]
     fields = taken_up["made"]["parts"]["algorithm"]["init_args"]
-    taken_up["made"]["parts"]["algorithm"]["init_args"] = {name: fields[name] for name in made}  # there are more since
+    taken_up["made"]["parts"]["algorithm"]["init_args"] = {name: fields[name] for name in names}  # there are more since
     assert equal(sorted(taken_up.items()), sorted(old["flstudy"].items()))
     under = long_run(run, ckpt_path=str(BEFORE / "round-3.ckpt"))
     assert [record.round for record in under.records] == [4, 5]

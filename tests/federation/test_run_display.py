@@ -63,11 +63,11 @@ def test_a_loaded_model_shows_the_metrics_of_its_checkpoint(tmp_path, module):
 
 
 def test_a_run_that_starts_again_begins_its_curves_anew():
-    own = FederatedRun(mlp(), FedAvg(lr=0.1), RunSettings(compile=False))
+    fresh = FederatedRun(mlp(), FedAvg(lr=0.1), RunSettings(compile=False))
     for rounds in (4, 2):
-        own.start(world(), rounds)
-        list(own.play())
-        assert len(own.curves.by_name()["train/loss"]) == rounds
+        fresh.start(world(), rounds)
+        list(fresh.play())
+        assert len(fresh.curves.by_name()["train/loss"]) == rounds
 
 
 def fit(rounds, path=None, **flags):

@@ -1,5 +1,7 @@
 """Law: BatchNorm's statistics, and other buffers, are state like any other, in every executor."""
 
+from dataclasses import replace
+
 import lightning as L
 import numpy as np
 import pytest
@@ -271,6 +273,23 @@ def test_local_is_refused_where_a_device_has_no_model_of_its_own(algorithm):
 def test_noise_and_averaged_statistics_are_refused():
     with pytest.raises(ValueError, match="buffers: average uploads running statistics"):
         Coordinator(Normed(), FedAvg(lr=0.1, weighting="uniform"), privacy=Privacy(clip=1.0, noise=1.0))
+
+
+@pytest.mark.parametrize(
+    ("mode", "personal", "averages"),
+    [("local", (), False), ("average", ("net.1.*",), False), ("average", ("net.3.*",), True)],
+)
+def test_noise_is_admitted_where_statistics_stay_on_devices(mode, personal, averages):
+    method, noise = FedAvg(lr=0.1, weighting="uniform", personal=personal), Privacy(clip=1.0, noise=1.0)
+    if averages:
+        with pytest.raises(ValueError, match="buffers: average uploads running statistics"):
+            play(method, mode=mode, rounds=1, privacy=noise)
+        return
+    module = play(method, mode=mode, rounds=1, privacy=noise)
+    layout = module.task_function.layout
+    assert module.record.metrics["traffic/up_bytes"] == [4 * 8 * (layout.n - 2 * HIDDEN)] * 2
+    with pytest.raises(ValueError, match=r"privacy: with algorithm.newcomers: mean devices send parts as they are"):
+        play(replace(method, newcomers="mean"), mode=mode, rounds=1, privacy=Privacy(clip=1.0))
 
 
 def test_compiled_steps_are_refused_with_one_warning():

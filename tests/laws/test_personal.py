@@ -65,10 +65,10 @@ def test_executors_agree_and_the_server_keeps_the_initial_part(name):
     layout = module.task_function.layout
     model, begin = (layout.split(x) for x in (module.server.x[0], first(module)))
     initial = {name for name in layout.names if torch.equal(model[name], begin[name])}
-    kept = BODY if name == "lgfedavg" else HEAD
-    assert initial == {part for part in layout.names if name == "alone" or part.startswith(kept[0].rstrip("*"))}
+    own_part = BODY if name == "lgfedavg" else HEAD
+    assert initial == {part for part in layout.names if name == "alone" or part.startswith(own_part[0].rstrip("*"))}
     parts = layout.split(torch.ones(layout.n))
-    shared = sum(part.numel() for place, part in parts.items() if not place.startswith(kept[0].rstrip("*")))
+    shared = sum(part.numel() for place, part in parts.items() if not place.startswith(own_part[0].rstrip("*")))
     jobs = module.last.cohort.sizes.shape[1]
     vectors = {"variates": 2, "alone": 0}.get(name, 1)
     assert module.record.metrics["traffic/up_bytes"] == [jobs * 8 * vectors * shared]  # in double precision
@@ -101,7 +101,7 @@ def test_newcomers_begin_with_the_mean_of_the_last_participants_parts(mode):
     p = algorithm.weights(work.sizes[0].double())
     models = [dict(module.personal(client).double().state_dict()) for client in work.jobs.client[0].tolist()]
     for name in parts:
-        mean = sum(weight * own[name] for weight, own in zip(p, models, strict=True))
+        mean = sum(weight * tensors[name] for weight, tensors in zip(p, models, strict=True))
         assert difference(model.pop(name), mean) <= 1e-6  # a task is in single precision
         assert torch.equal(other.pop(name), dict(Normed().named_parameters())[name].double())
     assert all(torch.equal(model[name], other[name]) for name in model)
@@ -112,10 +112,10 @@ def test_newcomers_begin_with_the_mean_of_the_last_participants_parts(mode):
     assert module.record.metrics["traffic/down_bytes"] > usual.record.metrics["traffic/down_bytes"]
 
 
-@pytest.mark.parametrize("kept", [HEAD, BODY])
-def test_a_single_device_makes_no_difference(kept):
+@pytest.mark.parametrize("parts", [HEAD, BODY])
+def test_a_single_device_makes_no_difference(parts):
     alone = {"population": world(clients=1, participants=1, partition=None)}
-    single, average = (play(FedAvg(lr=0.2, personal=parts), **alone) for parts in (kept, ()))
+    single, average = (play(FedAvg(lr=0.2, personal=names), **alone) for names in (parts, ()))
     assert difference(single.algorithm.deployed(*single_state(single)), average.server.x[0]) <= 1e-12
 
 

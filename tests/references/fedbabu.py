@@ -11,6 +11,6 @@ init = fedper.init
 
 def round(state, cohort, hyper):
     """One round t = 1, 2, ...: the body's, and from `head_from` on the head's."""
-    kept, head_from = np.array(hyper["kept"]), hyper["head_from"]
+    head, head_from = np.array(hyper["kept"]), hyper["head_from"]
     begun = head_from is not None and state["t"] + 1 >= head_from
-    return fedper.round(state, cohort, hyper, OWN, lambda epoch: kept if begun else ~kept)
+    return fedper.round(state, cohort, hyper, OWN, lambda epoch: head if begun else ~head)

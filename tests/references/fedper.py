@@ -16,16 +16,16 @@ def init(x, hyper=None):
     return {"x": np.array(x, dtype=np.float64), "rows": {}, "t": 0, "stats": []}
 
 
-def round(state, cohort, hyper, own=OWN, moves=None):
+def round(state, cohort, hyper, settings=OWN, moves=None):
     """One round: every device goes on from its own W_P."""
-    h = local.settings(hyper, **own)
-    x, kept, rows = state["x"], np.array(h["kept"]), dict(state["rows"])
+    h = local.settings(hyper, **settings)
+    x, mask, rows = state["x"], np.array(h["kept"]), dict(state["rows"])
     fits = []
     for device in cohort:
-        (mine,) = rows.get(device["client"], (x[kept],))
+        (mine,) = rows.get(device["client"], (x[mask],))
         start = np.array(x)
-        start[kept] = mine
+        start[mask] = mine
         fits.append(local.train(start, device, h, moves=moves))
-        rows[device["client"]] = (fits[-1].y[kept],)
-    delta = np.where(kept, 0, local.mean_update(x, cohort, fits, h["weighting"]))
+        rows[device["client"]] = (fits[-1].y[mask],)
+    delta = np.where(mask, 0, local.mean_update(x, cohort, fits, h["weighting"]))
     return {"x": x + h["server_lr"] * delta, "rows": rows, "t": state["t"] + 1, "stats": fits}

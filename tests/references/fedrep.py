@@ -11,5 +11,5 @@ init = fedper.init
 
 def round(state, cohort, hyper):
     """One round: h_i^t <- GRD of f_i(h_i, phi^t), then phi_i^t <- GRD of f_i(h_i^t, phi_i), then their mean."""
-    kept, head_epochs = np.array(hyper["kept"]), hyper["head_epochs"]
-    return fedper.round(state, cohort, hyper, OWN, lambda epoch: kept if epoch <= head_epochs else ~kept)
+    head, head_epochs = np.array(hyper["kept"]), hyper["head_epochs"]
+    return fedper.round(state, cohort, hyper, OWN, lambda epoch: head if epoch <= head_epochs else ~head)

@@ -35,6 +35,7 @@ class Models:
     needs: ClassVar[tuple[str, ...]] = ()  # what it asks of a task beside losses: ``features``, ``forward``
     steps_by_sgd: ClassVar[str] = ""  # why its mathematics holds for SGD steps of devices only; empty: it does not
     steps_by_torch: ClassVar[bool] = False  # True: devices step by an optimizer of torch, which nothing maps
+    has_buffers: ClassVar[bool] = False  # True: its states hold BatchNorm's statistics and the like
     averages_buffers: ClassVar[bool] = False  # True: devices upload BatchNorm's statistics and the like, too
     by_model: ClassVar[bool] = False  # True: the server asks for means of each model's uploads
     prepares_rows: ClassVar[bool] = False  # True: ``prepare`` reads or changes the devices' rows

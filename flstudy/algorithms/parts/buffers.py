@@ -82,6 +82,7 @@ else:
 class Buffers(Wrapped):
     """Buffers that the server averages."""
 
+    has_buffers: ClassVar[bool] = True
     averages_buffers: ClassVar[bool] = True
     first: ClassVar[Tensor]
 

@@ -25,35 +25,57 @@ from flstudy.algorithms.parts.signatures import Batch, Gradient, Inbox, Job, Lay
 from flstudy.user_error import UserError
 
 
-class Split(NamedTuple):
-    """Places in a flat vector."""
+class Split:
+    """Places in a flat vector, on every device where they are asked for.
 
-    kept: Tensor  # [w] by devices
-    shared: Tensor  # [n - w]
+    Args:
+        of_devices: [w] what devices keep.
+        shared: [n - w] all others.
+    """
+
+    def __init__(self, of_devices: Tensor, shared: Tensor) -> None:
+        self.kept, self.shared = of_devices, shared
+        self._copies: dict[torch.device, tuple[Tensor, Tensor]] = {}  # a copy in each step would wait for the device
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the places without their copies, which are of this process's devices."""
+        return {**vars(self), "_copies": {}}
 
     @classmethod
     def of(cls, layout: Layout, names: Sequence[str]) -> "Split":
         """Return the places of tensors that devices keep, by name, and of all others."""
         sizes = torch.tensor(layout.sizes, dtype=torch.int64)
-        kept = torch.tensor([name in names for name in layout.names], dtype=torch.bool).repeat_interleave(sizes)
-        return cls(*(mask.nonzero().flatten() for mask in (kept, ~kept)))
+        mask = torch.tensor([name in names for name in layout.names], dtype=torch.bool).repeat_interleave(sizes)
+        return cls(mask.nonzero().flatten(), (~mask).nonzero().flatten())
 
-    def mine(self, x: Tensor, own: Tensor) -> Tensor:
+    @property
+    def n(self) -> int:
+        """Length of the vector."""
+        return len(self.kept) + len(self.shared)
+
+    def places(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what is kept [w] and what is shared [n - w], where ``like`` [...] lies."""
+        if like.device == self.kept.device:
+            return self.kept, self.shared
+        if like.device not in self._copies:
+            self._copies[like.device] = self.kept.to(like.device), self.shared.to(like.device)
+        return self._copies[like.device]
+
+    def mine(self, x: Tensor, numbers: Tensor) -> Tensor:
         """Return x [n] with a device's own numbers [w] in their places."""
-        return x.index_copy(0, self.kept.to(x.device), own)
+        return x.index_copy(0, self.places(x)[0], numbers)
 
     def own(self, y: Tensor) -> Tensor:
         """Return the numbers [w] of a model y [n] that a device keeps."""
-        return y.index_select(0, self.kept.to(y.device))
+        return y.index_select(0, self.places(y)[0])
 
     def sent(self, x: Tensor) -> Tensor:
         """Return the numbers [n - w] of a vector x [n] that are sent."""
-        return x.index_select(0, self.shared.to(x.device))
+        return x.index_select(0, self.places(x)[1])
 
     def whole(self, sent: Tensor) -> Tensor:
         """Return vectors [..., n] of those that were sent [..., n - w], with 0 for what devices keep."""
-        zeros = sent.new_zeros((*sent.shape[:-1], len(self.kept) + len(self.shared)))
-        return zeros.index_copy(-1, self.shared.to(sent.device), sent)
+        return sent.new_zeros((*sent.shape[:-1], self.n)).index_copy(-1, self.places(sent)[1], sent)
 
     def either(self, x: Tensor, instead: Tensor) -> Tensor:
         """Return x [n] where it is shared, and ``instead`` [n] where devices keep theirs."""
@@ -61,8 +83,8 @@ class Split(NamedTuple):
 
     def mask(self, like: Tensor) -> Tensor:
         """Return [n]: whether devices keep the number, where ``like`` [...] lies."""
-        shared = torch.ones(len(self.kept) + len(self.shared), dtype=torch.bool, device=like.device)
-        return shared.index_fill(0, self.shared.to(like.device), False)
+        shared = torch.ones(self.n, dtype=torch.bool, device=like.device)
+        return shared.index_fill(0, self.places(like)[1], False)
 
 
 class SentPart(NamedTuple):
@@ -87,11 +109,8 @@ def kept_names(algorithm: Algorithm, layout: Layout, buffers: Layout) -> list[st
     Raises:
         UserError: for a pattern that matches none, or patterns that match all parameters.
     """
-    names, key, patterns = (
-        [*layout.names, *buffers.names],
-        f"algorithm.{algorithm.names_parts}",
-        algorithm.parts_named(),
-    )
+    names, patterns = [*layout.names, *buffers.names], algorithm.parts_named()
+    key = f"algorithm.{algorithm.names_parts}"
     module = layout.names[-1].rpartition(".")[0]
     such = f"a pattern such as {module}.*" if module else f"a name such as {layout.names[-1]}"
     if algorithm.needs_parts and not patterns:
@@ -104,26 +123,27 @@ def kept_names(algorithm: Algorithm, layout: Layout, buffers: Layout) -> list[st
                 f"them, or {such}"
             )
     matching = {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}
-    kept = [name for name in names if algorithm.keeps(name in matching)] if patterns else []
-    if patterns and not {*layout.names} - {*kept}:
+    of_devices = [name for name in names if algorithm.keeps(name in matching)] if patterns else []
+    if patterns and not {*layout.names} - {*of_devices}:
         raise UserError(
             f"{key} must leave something to average, but devices keep all that is trained "
             f"with {', '.join(patterns)}: use LocalOnly, or name less"
         )
-    if patterns and not kept:
+    if patterns and not of_devices:
         raise UserError(
             f"{key} must leave something for devices to keep, but {', '.join(patterns)} name all that is trained: use "
             "FedAvg, or name less"
         )
-    return kept
+    return of_devices
 
 
 def with_kept(algorithm: Algorithm, parameters: Split, buffers: Split) -> Algorithm:
     """Return the method whose devices keep some parameters and buffers; the method itself where they keep none."""
     if not len(parameters.kept) + len(buffers.kept):
         return algorithm
-    compares = type(algorithm).loss is not Algorithm.loss
-    more = {"loss": Keeping.comparing_loss} if compares else {}  # others are trained by the task's training_step
+    more: dict[str, Any] = {"averages_buffers": len(buffers.shared) > 0}
+    if type(algorithm).loss is not Algorithm.loss:  # others are trained by the task's training_step
+        more["loss"] = Keeping.comparing_loss
     return derived(algorithm, Keeping, parameters=parameters, statistics=buffers, **more)
 
 
@@ -145,12 +165,11 @@ class Keeping(Wrapped):
 
     def narrowed(self, tree: Any) -> Any:
         """Return a message or an upload whose vectors [n] and buffers [b] are `SentPart`, without what devices keep."""
-        n = len(self.parameters.kept) + len(self.parameters.shared)
 
         def sent(leaf: Tensor) -> Any:
-            return SentPart(self.parameters.sent(leaf)) if leaf.shape == (n,) else leaf
+            return SentPart(self.parameters.sent(leaf)) if leaf.shape == (self.parameters.n,) else leaf
 
-        if self.averages_buffers:
+        if self.has_buffers:
             return extended(pytree.tree_map(sent, inner(tree)), buffers=SentPart(self.statistics.sent(tree.buffers)))
         return pytree.tree_map(sent, tree)
 
@@ -158,7 +177,7 @@ class Keeping(Wrapped):
         """Return a message or uploads as the method knows them, with 0 for what devices keep."""
         if not any(map(is_sent, pytree.tree_leaves(tree, is_leaf=is_sent))):
             return tree
-        if self.averages_buffers:
+        if self.has_buffers:
             return extended(
                 with_zeros(inner(tree), self.parameters), buffers=self.statistics.whole(tree.buffers.values)
             )
@@ -168,24 +187,23 @@ class Keeping(Wrapped):
         """Return the message with the device's own numbers in its models."""
         msg = self.widened(msg)
         models = [name for name in self.sent_models if hasattr(msg, name)]
-        own = {name: self.with_own(self.parameters, getattr(msg, name), client.weights, client) for name in models}
-        if self.averages_buffers:
-            own["buffers"] = self.with_own(self.statistics, msg.buffers, client.statistics, client)
-        return msg._replace(**own)
+        parts = {name: self.with_own(self.parameters, getattr(msg, name), client.weights, client) for name in models}
+        if self.has_buffers:
+            parts["buffers"] = self.with_own(self.statistics, msg.buffers, client.statistics, client)
+        return msg._replace(**parts)
 
-    def with_own(self, split: Split, x: Tensor, own: Tensor, client: Any) -> Tensor:
+    def with_own(self, split: Split, x: Tensor, numbers: Tensor, client: Any) -> Tensor:
         """Return a vector x [n] with a device's own numbers [w] in their places; those of x where it never trained."""
-        return split.mine(x, torch.where(client.trained > 0, own, split.own(x)) if self.newcomers == "mean" else own)
+        if self.newcomers == "mean":
+            numbers = torch.where(client.trained > 0, numbers, split.own(x))
+        return split.mine(x, numbers)
 
     # ---- devices ---------------------------------------------------------------------------------------------------
 
     def client_init(self, x: Tensor) -> Any:
         trained = {"trained": x.new_zeros(())} if self.newcomers == "mean" else {}
-        return extended(super().client_init(x), **self.own_parts(x, self.first_buffers(x)), **trained)
-
-    def first_buffers(self, x: Tensor) -> Tensor | None:
-        """Return the buffers [b] at first of a model like x [n]; None without buffers."""
-        return self.initial(x) if self.averages_buffers else None  # type: ignore[attr-defined]  # of Buffers
+        first = self.initial(x) if self.has_buffers else None  # type: ignore[attr-defined]  # of Buffers
+        return extended(super().client_init(x), **self.own_parts(x, first), **trained)
 
     def own_parts(self, y: Tensor, b: Tensor | None) -> dict[str, Tensor]:
         """Return the fields of a row that hold what a device keeps of a model y [n] and its buffers b [b]."""
@@ -229,11 +247,11 @@ class Keeping(Wrapped):
 
     def local_end(self, local: Any, msg: Any, client: Any) -> tuple[Any, Any]:
         upload, row = super().local_end(local, self.received(msg, client), inner(client))
-        own = self.own_parts(local.y, local.buffers if self.averages_buffers else None)
+        parts = self.own_parts(local.y, local.buffers if self.has_buffers else None)
         upload = self.narrowed(upload)
         if self.newcomers == "mean":
-            return extended(upload, **own), extended(row, **own, trained=local.y.new_ones(()))
-        return upload, extended(row, **own)
+            return extended(upload, **parts), extended(row, **parts, trained=local.y.new_ones(()))
+        return upload, extended(row, **parts)
 
     def local_model(self, local: Any, client: Any) -> Tensor:
         return super().local_model(local, inner(client))
@@ -245,10 +263,10 @@ class Keeping(Wrapped):
         if self.newcomers == "initial":
             return after._replace(x=self.parameters.either(after.x, server.x))
         mean = inbox.mean()
-        own = {"x": self.parameters.mine(after.x, mean.weights)}
-        if self.averages_buffers:
-            own["buffers"] = self.statistics.mine(after.buffers, mean.statistics)
-        return after._replace(**own)
+        parts = {"x": self.parameters.mine(after.x, mean.weights)}
+        if self.has_buffers:
+            parts["buffers"] = self.statistics.mine(after.buffers, mean.statistics)
+        return after._replace(**parts)
 
     def uploaded(self, upload: Any) -> Any:
         """Return uploads as the method knows them."""
@@ -258,7 +276,7 @@ class Keeping(Wrapped):
         return super().diagnostics(before, after, inbox.of(self.uploaded))
 
     def deployed(self, server: Any, client: Any) -> Tensor:
-        own = {"x": self.with_own(self.parameters, server.x, client.weights, client)}
-        if self.averages_buffers:
-            own["buffers"] = self.with_own(self.statistics, server.buffers, client.statistics, client)
-        return super().deployed(server._replace(**own), inner(client))
+        parts = {"x": self.with_own(self.parameters, server.x, client.weights, client)}
+        if self.has_buffers:
+            parts["buffers"] = self.with_own(self.statistics, server.buffers, client.statistics, client)
+        return super().deployed(server._replace(**parts), inner(client))
