@@ -2,6 +2,7 @@
 
 from flstudy.algorithms.adaptivefedavg import AdaptiveFedAvg
 from flstudy.algorithms.apfl import Apfl
+from flstudy.algorithms.cfl import Cfl
 from flstudy.algorithms.continuous import Continuous
 from flstudy.algorithms.directjointadaptivity import DirectJointAdaptivity
 from flstudy.algorithms.ditto import Ditto

@@ -45,6 +45,7 @@ class FedDriftEager(Clustered):
     citations: ClassVar[tuple[str, ...]] = ("jothimurugesan2023",)
     measures: ClassVar[tuple[str, ...]] = (*Clustered.measures, "server/models")
     prepares_rows: ClassVar[bool] = True
+    copies_models: ClassVar[bool] = True
 
     models: int = hyper(4, "[1, 1e3]")
     """M, most models at once."""

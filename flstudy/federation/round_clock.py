@@ -11,6 +11,8 @@ class RoundClock(torch.optim.Optimizer):
     """Optimizer that is stepped once per round. Lightning's ``global_step`` counts optimizer steps, and ModelCheckpoint
     silently writes nothing while it stands at 0; the coordinator's own mathematics needs no torch optimizer."""
 
+    derived = True  # configs do not list it among torch's optimizers
+
     def __init__(self, parameter: Tensor, lr: float) -> None:
         super().__init__([parameter], {"lr": lr})
 

@@ -19,6 +19,7 @@ from flstudy.execution.parts import RoundPart, upload_sums
 from flstudy.execution.programs import has_compiler
 from flstudy.execution.trees import take
 from flstudy.federation import FederatedRun, RunSettings
+from flstudy.federation.asked_devices import stacked
 from flstudy.federation.blocks import CollectedUploads
 from flstudy.hyper import init_arguments
 from flstudy.population import InMemory, Population, SuddenDrift
@@ -177,7 +178,7 @@ def methods_are_pure(algorithm: Algorithm, run: FederatedRun, population: Popula
     x = server.x.view(-1, layout.n)[0]
     pure(algorithm.server_init, x.expand(algorithm.starts, -1) if algorithm.starts > 1 else x, layout)
     pure(algorithm.client_init, x)
-    clients = run.state.bank.gather(algorithm, work.jobs.client, run.state.server.x)
+    clients = rows_of(run, algorithm, work.jobs.client)
     client, job = take(clients, (0, 0)), take(work.jobs, (0, 0))
     msg = pure(algorithm.broadcast, server, job)
     local = pure(algorithm.local_start, msg, client, layout)
@@ -204,7 +205,7 @@ def methods_are_pure(algorithm: Algorithm, run: FederatedRun, population: Popula
 def order_means_nothing(algorithm: Algorithm, kind: Any, run: FederatedRun, population: Population) -> None:
     """Law: the order of jobs changes neither their training nor the server."""
     work, order = population.cohort(3), torch.tensor([3, 2, 0, 1])
-    clients = run.state.bank.gather(algorithm, work.jobs.client, run.state.server.x)
+    clients = rows_of(run, algorithm, work.jobs.client)
     executor = kind(TrainingContext(run.task_function, population.store))
     inputs = (run.state.server, clients, work.jobs, work.batches)
     before = copied(inputs)
@@ -234,7 +235,7 @@ def order_means_nothing(algorithm: Algorithm, kind: Any, run: FederatedRun, popu
 def _received(algorithm: Algorithm, run: FederatedRun, population: Population) -> tuple[Any, Inbox, Any]:
     """Return the server, inbox and round of the first replica."""
     work = population.cohort(3)
-    clients = run.state.bank.gather(algorithm, work.jobs.client, run.state.server.x)
+    clients = rows_of(run, algorithm, work.jobs.client)
     executor = Sequential(TrainingContext(run.task_function, population.store))
     uploads = executor.fit(algorithm, run.state.server, clients, work.jobs, work.batches).uploads
     weights = algorithm.weights(work.sizes[0].to(run.state.server.x.dtype))
@@ -285,9 +286,9 @@ def rows_are_prepared_where_said(algorithm: Algorithm, run: FederatedRun, popula
     """Law: ``prepare`` of a method without ``prepares_rows`` neither reads nor changes the devices' rows."""
     if algorithm.prepares_rows:
         return
-    work, x = population.cohort(3), run.state.server.x
+    work = population.cohort(3)
     server, jobs, round_ = take(run.state.server, 0), take(work.jobs, 0), take(work.round, 0)
-    rows = take(run.state.bank.gather(algorithm, work.jobs.client, x[:, 0] if x.dim() > 2 else x), 0)
+    rows = take(rows_of(run, algorithm, work.jobs.client), 0)
     asked = {"gradient": (1, server.x.shape[-1]), None: None}.get(algorithm.asks, (len(server.x),))
     survey = None if asked is None else torch.ones(len(jobs.client), *asked, dtype=server.x.dtype)
     others = pytree.tree_map(lambda leaf: leaf + 1, rows)
@@ -316,9 +317,14 @@ def weights_are_heeded(algorithm: Algorithm, run: FederatedRun, population: Popu
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
+def rows_of(run: FederatedRun, algorithm: Algorithm, clients: Tensor) -> Any:
+    """Return the rows of devices clients [S, J], leaves [S, J, ...]."""
+    return run.state.bank.gather(algorithm, clients, stacked(run.state.server.x)[:, 0])
+
+
 def means_are_means(algorithm: Algorithm, run: FederatedRun) -> None:
     """Law: the server's fields in a method's ``means`` are the means over all devices of these fields of the rows."""
-    x = run.state.server.x.flatten(1, -2)[:, 0] if run.state.server.x.dim() > 2 else run.state.server.x
+    x = stacked(run.state.server.x)[:, 0]
     everybody = torch.arange(run.population.clients).expand(len(x), -1)
     rows = run.state.bank.read(algorithm, everybody, torch.zeros_like(x)) if algorithm.means else None
     for name in algorithm.means:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from flstudy import Coordinator, RunSettings, load_task
-from flstudy.algorithms import FedAdam, FedAvg, FedDrift, FedProx, HypCluster, Mime, Moon, Scaffold
+from flstudy.algorithms import Cfl, FedAdam, FedAvg, FedDrift, FedProx, HypCluster, Mime, Moon, Scaffold
 from flstudy.execution.context import TrainingContext
 from flstudy.execution.programs import Programs
 from flstudy.privacy import Privacy
@@ -268,6 +268,16 @@ def test_frozen_statistics_are_those_of_the_task_in_training_too():
 def test_local_is_refused_where_a_device_has_no_model_of_its_own(algorithm):
     with pytest.raises(ValueError, match=rf"buffers: local makes no sense for {type(algorithm).__name__}.*use average"):
         Coordinator(Normed(), algorithm, RunSettings(buffers="local"))
+
+
+@pytest.mark.parametrize("algorithm", [FedDrift(lr=0.1), Cfl(lr=0.1)])
+def test_running_statistics_are_refused_where_the_server_copies_models(algorithm):
+    """A copy with the statistics of a fresh model would be judged as no model that anybody trained."""
+    with pytest.raises(
+        ValueError, match=rf"buffers: average makes no sense for {type(algorithm).__name__}, which copies"
+    ):
+        Coordinator(Normed(), algorithm)
+    play(algorithm, mode="freeze", rounds=1)
 
 
 def test_noise_and_averaged_statistics_are_refused():

@@ -16,7 +16,7 @@ from flstudy.metrics.registry import is_of_server, of_server
 from ..worlds import CLASSES, DEVICES, FEATURES, drifting, mlp, run, shipped
 from .cases import plain
 
-OWN = ("LocalOnly", "Ditto", "Apfl", "FedBabu", "FedRep", "LgFedAvg")
+OWN = ("LocalOnly", "Ditto", "Apfl", "FedBabu", "FedRep", "LgFedAvg", "Cfl")
 KINDS = dict.fromkeys(OWN, "own") | dict.fromkeys(("HypCluster", "FedDrift", "FedDriftEager", "Oracle"), "chosen")
 
 

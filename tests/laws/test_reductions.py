@@ -288,6 +288,7 @@ def check_replicas(together, apart):
 TRAFFIC = {  # vectors of n numbers per job, down and up; and single numbers
     "AdaptiveFedAvg": (1, 1, 1, 0),
     "Apfl": (1, 1),
+    "Cfl": (1, 1),
     "Continuous": (2, 1, 1, 0),  # the teacher, and whether it is one
     "DirectJointAdaptivity": (2, 1),  # x and v
     "Ditto": (1, 1),

@@ -16,6 +16,7 @@ from flstudy.algorithms import (
     AdaptiveFedAvg,
     Algorithm,
     Apfl,
+    Cfl,
     Continuous,
     DirectJointAdaptivity,
     Ditto,
@@ -121,9 +122,11 @@ BLENDED = {
     **FEDOPT,
 }
 LIVELY = {"every": 2, "isolation": 1, "delta": 0.02, "merge_delta": 0.4}  # FedDrift looks every tenth round by itself
+PARTING = {"eps1": 1.0e3, "eps2": 0.0, "first_round": 2}  # CFL begins in round 21 by itself
 GLFC = {"distillation": "glfc_rd", "classes": CLASSES}
 ALWAYS: dict[type, dict[str, Any]] = {
     FedDrift: LIVELY,
+    Cfl: PARTING,
     **{cls: STEADY[cls.__name__] for cls in (Flash, FedRep, LgFedAvg, FedBabu)},
 }
 OWN: dict[type, dict[str, dict[str, Any]]] = {
@@ -178,6 +181,15 @@ OWN: dict[type, dict[str, dict[str, Any]]] = {
     FedDC: {"alpha": {"alpha": 0.3}, "no alpha": {"alpha": 0.0}},
     Ditto: {"lam": {"lam": 1.0}, "no lam": {"lam": 0.0}, "own rate": {"personal_lr": 0.05}},
     Apfl: {"alone": {"alpha": 1.0}, "half": {"alpha": 0.5}, "adaptive": {"alpha": 0.5, "adaptive": True}},
+    Cfl: {
+        "often": {"models": 4},
+        "two": {"models": 2},
+        "one": {"models": 1},
+        "hard to part": {"gamma_max": 0.7},
+        "of small updates": {"eps1": 0.4},
+        "of large updates": {"eps2": 0.5},
+        "of pairs": {"participants": 2},
+    },
     HypCluster: {"three": {"models": 3}, "one": {"models": 1}, "five, uniform": {"models": 5, "weighting": "uniform"}},
     FedDriftEager: {
         "of losses": {"signal": "loss", "delta": 0.2},
@@ -228,7 +240,9 @@ OWN: dict[type, dict[str, dict[str, Any]]] = {
 
 # What the worlds must bring about for the comparison to say anything; every other case of these two opens models.
 NOTHING: set[str] = set()
+TREE = ("child", "direction", "split")  # of CFL
 SHOWS = {
+    "Cfl one": NOTHING,
     "FedDriftEager deaf": NOTHING,
     "FedDriftEager one place": NOTHING,
     "FedDriftEager momentum": {"opened", "recycled"},
@@ -351,6 +365,8 @@ def scene(algorithm) -> tuple[Any, int]:
     """The world in which a method is compared, and for how many rounds."""
     if isinstance(algorithm, Continuous):
         return drifting(participants=3, epochs=3, availability=AlternatingGroups(rounds=2)), 6
+    if isinstance(algorithm, Cfl):
+        return drifting(participants=5, epochs=3), 8
     if not isinstance(algorithm, FedDriftEager):
         return drifting(participants=3, epochs=3), ROUNDS
     return drifting(participants=5, epochs=3, drift=RecurrentDrift(round=3, back=7, p_drift=0.5)), 12
@@ -375,8 +391,8 @@ def test_method_equals_its_transcription(name):
     algorithm = CASES[name]
     population, rounds = scene(algorithm)
     happened = follow(algorithm, population, rounds)
-    if isinstance(algorithm, FedDriftEager):
-        shows = SHOWS.get(name, {"opened"})
+    if isinstance(algorithm, (FedDriftEager, Cfl)):
+        shows = SHOWS.get(name, {"opened"} if isinstance(algorithm, FedDriftEager) else {"split", "came late"})
         assert happened >= shows if shows else not happened
 
 
@@ -386,7 +402,7 @@ def test_method_equals_its_transcription_where_ten_of_thirty_take_part(name):
 
 
 def follow(algorithm, population, rounds: int) -> set[str]:
-    """Compare a run with its transcription round by round; what happened to the models of a FedDrift."""
+    """Compare a run with its transcription round by round; what happened to the models of a FedDrift or Cfl."""
     recorder = Kept()
     task = mlp() if "features" in algorithm.needs else logistic()
     start = torch.cat([p.detach().reshape(-1) for p in task.parameters()]).double().numpy()
@@ -402,7 +418,7 @@ def follow(algorithm, population, rounds: int) -> set[str]:
         seen |= {device["client"] for device in devices}
         state = method.round(state, devices, settings)
         server, metrics = module.servers[index], module.records[index].metrics
-        for field in set(server._fields) & {"x", "m", "v", "d", "c", "h", "g", "mu", "s", "gamma", "scale"}:
+        for field in set(server._fields) & {"x", "m", "v", "d", "c", "h", "g", "mu", "s", "gamma", "scale", *TREE}:
             theirs = -state[field] if field == "v" and isinstance(algorithm, FedAvgM) else state[field]  # its v is -Δ's
             if isinstance(getattr(server, field), tuple):  # Mime's m or v where the base has none
                 continue
@@ -414,6 +430,9 @@ def follow(algorithm, population, rounds: int) -> set[str]:
             happened |= {event for event in ("opened", "recycled", "merged") if state[event]}
             for field, theirs in kept_places(state).items():
                 assert np.array_equal(places(server)[field], theirs), (field, index)
+        if isinstance(algorithm, Cfl):
+            happened |= {"split"} if state["child"].any() else set()
+            happened |= {"came late"} if state["came late"] else set()
         if isinstance(algorithm, Oracle):
             assert server.t[0, :, 0].tolist() == state["t"].tolist()
         for client, row in state.get("rows", {}).items():

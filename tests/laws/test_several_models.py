@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flstudy import Coordinator
-from flstudy.algorithms import FedAvg, FedDrift, FedDriftEager, FedYogi, HypCluster, LocalOnly, Oracle
+from flstudy.algorithms import Cfl, FedAvg, FedDrift, FedDriftEager, FedYogi, HypCluster, LocalOnly, Oracle
 from flstudy.population import SuddenDrift
 
 from ..references import problem
@@ -67,8 +67,19 @@ def best(module: Coordinator, population) -> list[int]:
         lambda **s: FedDriftEager(**s, delta=INF, new_model="random"),
         lambda **s: FedDrift(**s, delta=INF),
         lambda **s: FedDrift(**s, delta=INF, every=1, isolation=1, signal="loss"),
+        lambda **s: Cfl(**s, eps1=0.0, first_round=1),
+        lambda **s: Cfl(**s, models=1, eps1=1.0e3, eps2=0.0, first_round=1),
     ],
-    ids=["HypCluster, M = 1", "Eager, δ = ∞", "Eager of one model", "Eager with draws", "FedDrift, δ = ∞", "of losses"],
+    ids=[
+        "HypCluster, M = 1",
+        "Eager, δ = ∞",
+        "Eager of one model",
+        "Eager with draws",
+        "FedDrift, δ = ∞",
+        "of losses",
+        "CFL, ε₁ = 0",
+        "CFL, M = 1",
+    ],
 )
 def test_with_one_model_it_is_fedavg(method, settings):
     module, other = (
@@ -97,6 +108,31 @@ def test_hypcluster_without_its_draws_would_be_fedavg():
     once = run(HypCluster(lr=0.1, models=3), 1, population=drifting(), callbacks=[Equal()])
     assert difference(once.server.x[:, 0], run(FedAvg(lr=0.1), 1, population=drifting()).server.x) <= 1e-14
     assert difference(once.server.x[:, 1], once.server.x[:, 2]) == 0
+
+
+# ---- CFL ---
+
+
+@pytest.mark.slow
+def test_devices_of_two_tasks_part_at_the_first_split_and_who_was_away_finds_its_side():
+    """Labels are swapped for half of the devices: the model of all stands still between the two tasks, where each
+    side's updates point away from the other's."""
+    population = plenty(drift=SuddenDrift(round=2, p_drift=0.5), participants=DEVICES - 2)
+    module = run(Cfl(lr=0.2, models=2, eps1=0.25, eps2=0.05, first_round=10), 40, population=population, evaluate=True)
+    concepts = population.concepts(40)[0].bool()
+    clusters = torch.tensor([int(module.run.algorithm.cluster(*state_of(module, k))) for k in range(DEVICES)])
+    assert module.record.metrics["server/models"] == [2.0]
+    assert (clusters == 1).tolist() in (concepts.tolist(), (~concepts).tolist())
+    assert set(clusters.tolist()) == {1, 2}
+    assert module.record.metrics["valid/accuracy"][0] > module.record.metrics["valid/global_accuracy"][0] + 0.1
+
+
+def state_of(module: Coordinator, client: int):
+    """The server's state and a device's row."""
+    row = type(module.run.algorithm.client_init(module.server.x[0, 0]))(
+        *(leaf[module.bank.slot[0, client]] for leaf in module.bank.rows)
+    )
+    return type(module.server)(*(leaf[0] for leaf in module.server)), row
 
 
 # ---- LocalOnly -------------------------------------------------------------------------------------------------------

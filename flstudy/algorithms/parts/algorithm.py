@@ -39,6 +39,7 @@ class Models:
     averages_buffers: ClassVar[bool] = False  # True: devices upload BatchNorm's statistics and the like, too
     by_model: ClassVar[bool] = False  # True: the server asks for means of each model's uploads
     prepares_rows: ClassVar[bool] = False  # True: ``prepare`` reads or changes the devices' rows
+    copies_models: ClassVar[bool] = False  # True: the server begins a model as a copy, or as the mean, of others
     sent_models: ClassVar[tuple[str, ...]] = ("x",)  # fields of its messages that are models
     derived: ClassVar[bool] = False  # True: the class was made of a method's while a run was set up
 
