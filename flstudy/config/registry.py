@@ -59,6 +59,7 @@ ROOTS = {
     "population.drift": Root("flstudy.population", "Drift", "drifts"),
     "population.drift.change": Root("flstudy.population", "Change", "changes", default="LabelSwap"),
     "population.availability": Root("flstudy.population", "Availability", "availabilities"),
+    "population.selection": Root("flstudy.population", "Selection", "selections"),
     "population.data_stream": Root("flstudy.population", "DataStream", "data-streams"),
     "algorithm": Root("flstudy.algorithms", "Algorithm", "algorithms", "The federated optimizer.", default=""),
     "algorithm.optimizer": Root("torch.optim", "Optimizer", "", default="", linked=("params",)),

@@ -12,6 +12,7 @@ from flstudy.controllers import Controller, Schedule
 from flstudy.execution.trees import take
 from flstudy.federation import Coordinator
 from flstudy.federation.blocks import job_bytes
+from flstudy.federation.candidates import refuse_candidates
 from flstudy.federation.controller_runner import check_horizons
 from flstudy.federation.module_metrics import cannot_know
 from flstudy.federation.private_aggregator import PrivateAggregator
@@ -70,6 +71,7 @@ def check_parts(parts: Parts, settings: Settings, recovery: Recovery, study: Stu
     first_server(parts)  # which an optimizer of the server may refuse
     try:
         parts.algorithm.meets(1 if drift is None else drift.concepts)
+        refuse_candidates(parts.algorithm, population)
     except ValueError as error:
         raise ConfigError(f"algorithm: {error}") from error
     check_privacy(parts, settings, in_study=study is not None)

@@ -26,6 +26,8 @@ from flstudy.metrics.measure import Measure, values_of
 from flstudy.metrics.panel import Panel
 from flstudy.metrics.registry import of_server
 from flstudy.population import Cohort, Population, Split
+from flstudy.tasks.findings import TO_DECLARE
+from flstudy.user_error import UserError
 
 MEASURED: tuple[Split, ...] = ("valid", "test")
 MOST_NUMBERS = 2**26  # in the devices' own models that are measured at once
@@ -78,6 +80,27 @@ class Evaluation(AskedDevices):
                 return gradients, torch.ones_like(server.x[:, :1]).bool()
             examples = self._on_device(self.population.device_data.evaluation_index("train", round, devices))
             return self._ask(server, self.evaluator.sheets(models, examples, concept))
+
+    def losses(self, server: Any, devices: Tensor, concept: Tensor, round: int) -> Tensor:
+        """Return [S, J]: the mean loss of the server's one model on the training examples of a round's devices.
+
+        Args:
+            server, devices, concept, round: as for `ask`.
+
+        Raises:
+            UserError: where the task does not tell the losses of single examples.
+        """
+        models = self.algorithm.global_models(server)
+        with self.evaluator.attached(round):
+            examples = self._on_device(self.population.device_data.evaluation_index("train", round, devices))
+            loss = self.evaluator.on(stacked(models)[:, 0], self.evaluator.sheets(models, examples, concept)).loss
+        if loss is None:
+            selection = type(self.population.selection).__name__
+            raise UserError(
+                f"population.selection: {selection} needs the loss of single examples, which the task does not tell; "
+                f"{TO_DECLARE}"
+            )
+        return loss
 
     def __call__(
         self, server: Any, bank: ClientBank, cohort: Cohort, fit: Fit, round: int, local_scores: Scores | None = None

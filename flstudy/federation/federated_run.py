@@ -23,6 +23,7 @@ from flstudy.execution.torch_threads import ONE_THREAD, one_thread, takes_one_th
 from flstudy.federation import checkpoint as files
 from flstudy.federation.asked_devices import stacked
 from flstudy.federation.blocks import BankRows, jobs_at_once
+from flstudy.federation.candidates import refuse_candidates, with_largest_losses
 from flstudy.federation.checkpoint_rows import local_folder
 from flstudy.federation.controller_runner import ControllerRunner
 from flstudy.federation.evaluation import Evaluation
@@ -173,6 +174,7 @@ class FederatedRun(RunParts):
         if self.panel is not None:
             self.panel.check(self.population.clients)
         self.algorithm.meets(self.population.count_concepts())
+        refuse_candidates(self.algorithm, self.population)
         self.known_measures(self.population, rounds or 1)
         if self.population.dataset.classes > 1 and not self.task_function.scores_accuracy:
             name = type(self.task).__name__
@@ -328,11 +330,17 @@ class FederatedRun(RunParts):
     def _play(self, cohort: Cohort, round: int, evaluated: bool) -> Record:
         state, start, probes = self.state, time.perf_counter(), list[RoundResult]()
         algorithm = self.runner.scheduled(round)
-        cohort = cohort.repeated(algorithm.jobs_per_device)
-        self.fits.begin(round, blocks=-(-cohort.jobs.client.shape[1] // self._block))
+        drawn = cohort.sizes.shape[1]
+        participants = min(self.population.participants, drawn) if self.population.asks_candidates else drawn
+        self.fits.begin(round, blocks=-(-participants * algorithm.jobs_per_device // self._block))
         probe = partial(self._play_probes, round=round, algorithm=algorithm, probes=probes)
         server, events_before = self.runner.before(state.server, round, probe)
-        server, self.last = self._train(server, cohort, algorithm, round, evaluated)
+        asking = 0.0, 0.0
+        if self.population.asks_candidates:
+            cohort, asking = with_largest_losses(cohort, server, participants, self.evaluation)
+        cohort = cohort.repeated(algorithm.jobs_per_device)
+        server, result = self._train(server, cohort, algorithm, round, evaluated)
+        self.last = result._replace(down=result.down + asking[0], up=result.up + asking[1])
         losses = self.aggregator.hidden(self.last.fit.loss)
         state.server, events_after = self.runner.after(server, losses, self.last.inbox.weights, round)
         metrics = self._metrics_of_round(round, algorithm, self.last, probes, start)

@@ -70,6 +70,11 @@ class PrivateAggregator:
                 "privacy: it promises to hide a device's examples, but population.data_stream draws from everybody's, "
                 "so that others upload what they learn of them: set population.data_stream.source to device"
             )
+        if self.private and population.selection is not None:
+            raise UserError(
+                f"privacy: ε counts on devices that are drawn alike, but population.selection is "
+                f"{type(population.selection).__name__}: set it to null, or privacy without noise"
+            )
         if self.private and self.privacy is not None and self.privacy.sampling != population.sampling:
             raise UserError(
                 f"privacy: sampling must be the population's, {population.sampling}, got {self.privacy.sampling}: set "

@@ -42,10 +42,15 @@ class DynamicRegret:
     """Dynamic regret of one run; its sums so far are in the last round's metrics, so that it resumes exactly.
 
     Raises:
-        UserError: for a task without losses of single examples.
+        UserError: for a task without losses of single examples, or devices that are chosen by their losses.
     """
 
     def __init__(self, settings: Regret, population: Population, task: L.LightningModule) -> None:
+        if population.asks_candidates:
+            raise UserError(
+                "regret: a round's loss is that of the devices that train, which population.selection finds only by "
+                "the models of a run: use another selection, or set regret: null"
+            )
         self.settings, self.round_loss = settings, RoundLoss(population, task)
 
     def optimum(self, round: int) -> Optimum:

@@ -43,6 +43,7 @@ from flstudy.population.partition import (
 )
 from flstudy.population.population import Cohort, ExampleStore, Population
 from flstudy.population.scheduled import ScheduledAvailability, ScheduledDrift
+from flstudy.population.selection import BySize, ByWeight, PowerOfChoice, Selection
 from flstudy.registry import import_modules
 
 import_modules(__name__, __path__)  # a partition or drift that is not listed above can be named in configs, too

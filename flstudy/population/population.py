@@ -25,6 +25,7 @@ from flstudy.population.device_data import DeviceData, blocks_of, refuse_empty
 from flstudy.population.drift import Drift, Event
 from flstudy.population.membership import Membership, Ownership, membership
 from flstudy.population.partition import ClientLists, Partition
+from flstudy.population.selection import Selection, weighted_sample
 from flstudy.population.streams import GOLDEN, STEPS, generator, mixed, random_bits
 from flstudy.user_error import UserError
 
@@ -47,6 +48,17 @@ class Cohort(NamedTuple):
         on_host = {name: getattr(self.batches, name) for name in HOST}
         moved: Cohort = pytree.tree_map(lambda leaf: leaf.to(device, non_blocking=True), self)
         return moved._replace(batches=moved.batches._replace(**on_host), devices=self.devices)
+
+    def of(self, places: Tensor) -> "Cohort":
+        """Return the cohort of the jobs at some places [S, K] only; those on the host are looked up by the same."""
+        replicas = torch.arange(len(places))[:, None]
+
+        def pick(leaf: Tensor) -> Tensor:
+            return leaf[replicas.to(leaf.device), places.to(leaf.device)]
+
+        parts = (self.jobs, self.sizes, self.batches, self.round.concepts, self.devices)
+        jobs, sizes, batches, concepts, devices = pytree.tree_map(pick, parts)
+        return Cohort(jobs, sizes, batches, self.round._replace(concepts=concepts), devices)
 
     def repeated(self, times: int) -> "Cohort":
         """Return the cohort with every job ``times`` times, next to each other."""
@@ -188,8 +200,9 @@ class Population(L.LightningDataModule):
     Args:
         dataset: a flstudy data set, or any form of one's own that `InMemory` reads.
         clients: N, number of devices.
-        participants: J, devices drawn uniformly without replacement in each round.
+        participants: J, devices drawn without replacement in each round.
         sampling: ``fixed`` draws J, ``poisson`` every device by itself with probability J / N (at least one works).
+        selection: which devices are drawn more often, or by their losses; null: all are drawn alike.
         partition: who gets which example, or a list of each device's examples; null takes the data set's natural
             devices, or Iid where it has none.
         drift: concept drift, or null.
@@ -214,6 +227,7 @@ class Population(L.LightningDataModule):
         clients: Annotated[int, "[1, 1e6]"] = 20,
         participants: Annotated[int, "[1, 1e6]"] = 10,
         sampling: Literal["fixed", "poisson"] = "fixed",
+        selection: Selection | None = None,
         partition: Partition | Sequence[Sequence[int]] | None = None,
         drift: Drift | None = None,
         availability: Availability | None = None,
@@ -230,8 +244,15 @@ class Population(L.LightningDataModule):
             raise UserError(f"Population: participants must be ≤ clients ({clients}), got {participants}")
         if valid + test >= 1:
             raise UserError(f"Population: valid + test must be < 1 to leave training data, got {valid + test}")
+        if selection is not None:
+            selection.check(clients, participants)
+            if sampling == "poisson":
+                raise UserError(
+                    "Population: sampling poisson tosses the same coin for every device, which selection contradicts: "
+                    "leave out one of them"
+                )
         self.dataset = dataset if isinstance(dataset, Dataset) else InMemory(dataset)
-        self.clients, self.participants, self.sampling = clients, participants, sampling
+        self.clients, self.participants, self.sampling, self.selection = clients, participants, sampling, selection
         if partition is not None and not isinstance(partition, Partition):
             partition = ClientLists(lists=[list(map(int, rows)) for rows in partition])
         self.partition, self.drift, self.availability, self.data_stream = partition, drift, availability, data_stream
@@ -292,14 +313,21 @@ class Population(L.LightningDataModule):
 
     def cohort(self, round: int, probe: int = 0, devices: int | None = None) -> Cohort:
         """Return the work of a round (from 1) for all replicas; or of its ``probe``-th probe round
-        (from 1), which draws other devices, so many of them, and other batches."""
+        (from 1), which draws other devices, so many of them, and other batches.
+
+        Where a selection has candidates, the round's work is that of all of them."""
         number = round + (probe << 32)
         seeds = np.asarray(self.seeds)
         there = self.available(round)
         fewest = min(int(np.count_nonzero(line)) for line in there)
         drawn = cohort_size(self.sampling, round, fewest, self.participants, self.clients)
-        participants = max(1, drawn) if devices is None else min(devices, fewest)
-        client = drawn_devices(random_bits(seeds, "participation", number), there, participants, fewest)
+        candidates = 0 if self.selection is None or devices is not None else self.selection.candidates or 0
+        participants = min(max(1, drawn, candidates) if devices is None else devices, fewest)
+        words = random_bits(seeds, "participation", number)
+        if self.selection is None:
+            client = drawn_devices(words, there, participants, fewest)
+        else:
+            client = weighted_sample(keys_of(words, there), self.weights(round, there), participants)
         concept = self._lived(client, round)
         lists = [rows for s, line in enumerate(client) for rows in self.device_data.lists(s, line, "train", round)]
         rows, steps, epoch = self.plan.rows(np.repeat(seeds, participants), number, client.ravel(), lists)
@@ -330,6 +358,30 @@ class Population(L.LightningDataModule):
         if self.drift is None:
             return np.zeros_like(client)
         return np.take_along_axis(self.concepts(round).numpy(), client, axis=1)
+
+    @property
+    def asks_candidates(self) -> bool:
+        """Return whether a selection draws more devices than train, and asks them for their losses."""
+        return self.selection is not None and self.selection.candidates is not None
+
+    def weights(self, round: int, there: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return [S, N]: the weights by which a selection draws the devices of a round (from 1); 0 for who is not there
+        [S, N].
+
+        Raises:
+            UserError: for a device that is there and can never be drawn.
+        """
+        assert self.selection is not None
+        sizes = [membership.counts[:, 0] for membership in self.members]
+        weights = np.stack([np.broadcast_to(self.selection.weights(line, round), line.shape) for line in sizes])
+        never = there & ~(np.isfinite(weights) & (weights > 0))
+        if never.any():
+            replica, device = np.argwhere(never)[0]
+            raise UserError(
+                f"population.selection: a weight must be a finite number > 0, but {type(self.selection).__name__} "
+                f"gives device {device} {weights[replica, device]:g}: correct its weights, or set selection: null"
+            )
+        return np.where(there, weights, 0.0)
 
     def drawn(self, round: int) -> int:
         """Return the number of devices drawn for a round (from 1), which may be 0, although one works even then."""

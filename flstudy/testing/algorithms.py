@@ -178,7 +178,7 @@ def methods_are_pure(algorithm: Algorithm, run: FederatedRun, population: Popula
     x = server.x.view(-1, layout.n)[0]
     pure(algorithm.server_init, x.expand(algorithm.starts, -1) if algorithm.starts > 1 else x, layout)
     pure(algorithm.client_init, x)
-    clients = rows_of(run, algorithm, work.jobs.client)
+    clients = bank_rows(run, algorithm, work.jobs.client)
     client, job = take(clients, (0, 0)), take(work.jobs, (0, 0))
     msg = pure(algorithm.broadcast, server, job)
     local = pure(algorithm.local_start, msg, client, layout)
@@ -205,7 +205,7 @@ def methods_are_pure(algorithm: Algorithm, run: FederatedRun, population: Popula
 def order_means_nothing(algorithm: Algorithm, kind: Any, run: FederatedRun, population: Population) -> None:
     """Law: the order of jobs changes neither their training nor the server."""
     work, order = population.cohort(3), torch.tensor([3, 2, 0, 1])
-    clients = rows_of(run, algorithm, work.jobs.client)
+    clients = bank_rows(run, algorithm, work.jobs.client)
     executor = kind(TrainingContext(run.task_function, population.store))
     inputs = (run.state.server, clients, work.jobs, work.batches)
     before = copied(inputs)
@@ -235,7 +235,7 @@ def order_means_nothing(algorithm: Algorithm, kind: Any, run: FederatedRun, popu
 def _received(algorithm: Algorithm, run: FederatedRun, population: Population) -> tuple[Any, Inbox, Any]:
     """Return the server, inbox and round of the first replica."""
     work = population.cohort(3)
-    clients = rows_of(run, algorithm, work.jobs.client)
+    clients = bank_rows(run, algorithm, work.jobs.client)
     executor = Sequential(TrainingContext(run.task_function, population.store))
     uploads = executor.fit(algorithm, run.state.server, clients, work.jobs, work.batches).uploads
     weights = algorithm.weights(work.sizes[0].to(run.state.server.x.dtype))
@@ -288,7 +288,7 @@ def rows_are_prepared_where_said(algorithm: Algorithm, run: FederatedRun, popula
         return
     work = population.cohort(3)
     server, jobs, round_ = take(run.state.server, 0), take(work.jobs, 0), take(work.round, 0)
-    rows = take(rows_of(run, algorithm, work.jobs.client), 0)
+    rows = take(bank_rows(run, algorithm, work.jobs.client), 0)
     asked = {"gradient": (1, server.x.shape[-1]), None: None}.get(algorithm.asks, (len(server.x),))
     survey = None if asked is None else torch.ones(len(jobs.client), *asked, dtype=server.x.dtype)
     others = pytree.tree_map(lambda leaf: leaf + 1, rows)
@@ -317,7 +317,7 @@ def weights_are_heeded(algorithm: Algorithm, run: FederatedRun, population: Popu
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def rows_of(run: FederatedRun, algorithm: Algorithm, clients: Tensor) -> Any:
+def bank_rows(run: FederatedRun, algorithm: Algorithm, clients: Tensor) -> Any:
     """Return the rows of devices clients [S, J], leaves [S, J, ...]."""
     return run.state.bank.gather(algorithm, clients, stacked(run.state.server.x)[:, 0])
 

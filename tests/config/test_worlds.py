@@ -51,6 +51,15 @@ def test_a_world_is_named_and_named_again():
             {"population.data_stream": "FreshDraws", "population.data_stream.mean": 0},
             "mean must lie in (0, 1e12], got 0",
         ),
+        ({"population.selection": "BySizes"}, "unknown population.selection 'BySizes': did you mean 'BySize'?"),
+        (
+            {"population.selection": "PowerOfChoice", "population.selection.d": 4},
+            "d must lie between participants (10) and clients (20), got 4",
+        ),
+        (
+            {"population.selection": "PowerOfChoice", "population.selection.d": 12, "algorithm": "HypCluster"},
+            "asks devices for the loss of the server's model, but HypCluster trains several models",
+        ),
         ({"task.l1": -1}, "task.l1 must lie in [0, 1e12], got -1"),
     ],
 )
@@ -64,6 +73,7 @@ def test_what_there_is_is_listed(capsys):
         "data-streams": ["FreshDraws"],
         "drifts": ["ClassIntroduction"],
         "changes": ["ComposedSwaps"],
+        "selections": ["BySize", "ByWeight", "PowerOfChoice"],
     }.items():
         assert main(["list", kind]) == 0
         assert set(names) <= set(capsys.readouterr().out.split())

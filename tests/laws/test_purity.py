@@ -46,7 +46,7 @@ def test_methods_are_pure(name, scenes):
 def test_hyper_parameters_as_tensors_change_nothing(name, scenes):
     played, population = scenes(name)
     algorithm, work, server = CASES[name], population.cohort(3), played.state.server
-    clients = laws.rows_of(played, algorithm, work.jobs.client)
+    clients = laws.bank_rows(played, algorithm, work.jobs.client)
     as_tensors = traced(algorithm, server.x)
     assert isinstance(as_tensors.lr, torch.Tensor)
     fits = [played.executor.fit(a, server, clients, work.jobs, work.batches) for a in (algorithm, as_tensors)]

@@ -22,7 +22,7 @@ TOOLS: dict[str, str] = {
     "PyTorch Lightning": "falcon2019",
     "PyTorch": "paszke2019",
 }
-WORLD = ("dataset", "partition", "drift", "availability", "data_stream")
+WORLD = ("dataset", "partition", "drift", "availability", "data_stream", "selection")
 CHOSEN = ("population.dataset", "population.partition", "population.drift", "population.drift.change")  # searchable
 STATISTICS: dict[str, str] = {"Holm's adjustment": "holm1979"}
 
