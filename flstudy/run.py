@@ -17,6 +17,7 @@ from flstudy.preparation.picture import PICTURE, keep_picture
 from flstudy.recording import Checkpoints, Recording, StopOnSigterm
 from flstudy.reporting.run_progress import progress_of, summary_table
 from flstudy.study.damage import checkpoint_damage
+from flstudy.study.device_results import write_device_results
 from flstudy.study.folder import free_path
 from flstudy.study.records import RecordWriter
 from flstudy.study.trial import traceback_of
@@ -70,7 +71,10 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
     try:
         with buffer, progress_of(console, config) as advance:
             on_round = partial(_record, config=config, recording=recording, ending=ending, advance=advance)
-            config.run(on_round, callbacks=[ending, checkpoints], resume=str(checkpoint) if checkpoint else None)
+            resume = str(checkpoint) if checkpoint else None
+            trained = config.run(on_round, callbacks=[ending, checkpoints], resume=resume).run
+            if trained.has_measured_devices:
+                write_device_results(trained.by_device(), folder / "devices.parquet")
         if recording.divergence is not None and section.check_finite:
             raise DivergedError(f"{recording.divergence}: lower algorithm.lr; records and checkpoints are in {folder}")
         if ending.asked and recording.rounds < config.rounds:

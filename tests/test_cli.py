@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flstudy.cli import COMMANDS, main
+from flstudy.study.device_results import read_device_results
 from flstudy.study.records import curve, read_records
 from flstudy.tracking.store import open_store
 from tests.waiting import LIMIT_S, wait_until
@@ -163,6 +164,8 @@ def test_run_leaves_records_checkpoints_and_a_table(tmp_path, monkeypatch, capsy
     rounds, values = curve(read_records(folder / "records.parquet"), "valid/accuracy")
     assert rounds.tolist() == [1, 2, 3, 4, 5, 6]
     assert values.shape == (3, 6)
+    by_device = read_device_results(folder / "devices.parquet").to_pandas().groupby("seed", sort=False)
+    assert by_device["valid/accuracy"].mean().tolist() == pytest.approx(values[:, -1].tolist(), abs=1e-6)
     assert main([*options, "--run.resume", "true", "--rounds", "8", "--run.track", "false"]) == 0
     resumed, after = curve(read_records(folder / "records.parquet"), "valid/accuracy")
     assert resumed.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]

@@ -33,6 +33,16 @@ MEASURED: tuple[Split, ...] = ("valid", "test")
 MOST_NUMBERS = 2**26  # in the devices' own models that are measured at once
 
 
+class DeviceScores(NamedTuple):
+    """Measurements of single devices in one evaluation."""
+
+    round: int  # from 1
+    devices: Tensor  # [S, P] their numbers
+    concepts: Tensor  # [S, P] under which they live
+    available: NDArray[np.bool_]  # [S, P] which of them count
+    metrics: dict[str, Tensor]  # [S, P] each, by name
+
+
 class Evaluation(AskedDevices):
     """Evaluation of the models that devices use and of the server's.
 
@@ -58,6 +68,7 @@ class Evaluation(AskedDevices):
     ) -> None:
         super().__init__(algorithm, evaluator, population, device, panel, trainer)
         self.measure, self.trace_cache = measure, evaluator.trace_cache
+        self.by_device: DeviceScores | None = None  # of the last evaluation
 
     def ask(self, server: Any, devices: Tensor, concept: Tensor, round: int) -> tuple[Tensor, Tensor]:
         """Return the answers of a round's devices to the method's survey, and which models [S, M] it is about.
@@ -133,6 +144,7 @@ class Evaluation(AskedDevices):
         Raises:
             UserError: for two metrics of one name, or devices that choose by a measure that the task does not tell.
         """
+        self.by_device = None
         shared = self._metrics(server, None, this_round, round, splits)
         used = self._metrics(server, bank, this_round, round, splits) if self.algorithm.personalized else shared
         twins = {of_server(name): values for name, values in shared.items()}
@@ -149,11 +161,19 @@ class Evaluation(AskedDevices):
                 counting = asked.error, self.weights(split, asked, round)
                 columns.append(Column(f"{split}/loss", scores.loss, asked.available, False, *counting))
                 columns.append(Column(f"{split}/accuracy", scores.accuracy, asked.available, True, *counting))
+            self._note(columns, asked, round, of_server_only=bank is None and self.algorithm.personalized)
             metrics = over_devices(columns, self.trace_cache)
             if self.measure is not None:
                 metrics |= values_of(self.measure, columns)
         logged = module_metrics(self, server, bank, this_round, round, splits)
         return with_logged(metrics, logged, self.evaluator.task_function)
+
+    def _note(self, columns: "Sequence[Column]", asked: Asked, round: int, *, of_server_only: bool) -> None:
+        """Note what was measured of the devices asked, on models that they use or, if ``of_server_only``, do not."""
+        earlier = {} if self.by_device is None else self.by_device.metrics
+        measured = {column.name: column.values for column in columns if column.values is not None}
+        named = {of_server(name) if of_server_only else name: values for name, values in measured.items()}
+        self.by_device = DeviceScores(round, asked.devices, asked.concepts, asked.available, {**earlier, **named})
 
     def _scores_by_split(
         self, server: Any, bank: ClientBank | None, this_round: Round, asked: Asked, round: int, splits: Sequence[Split]

@@ -7,8 +7,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flstudy import pytree
@@ -449,6 +451,36 @@ class FederatedRun(RunParts):
         this_round = self.population.cohort(state.round).to(self.device).round
         with PROCESS_STATE, self._drawing(f"evaluation {state.round}"):
             return self.evaluation.of_devices(state.server, state.bank, this_round, state.round, [split])
+
+    @property
+    def has_measured_devices(self) -> bool:
+        """Return whether an evaluation has measured single devices."""
+        return self.begun and self.evaluation.by_device is not None
+
+    def by_device(self) -> dict[str, NDArray[Any]]:
+        """Return the last evaluation's measurements of single devices, as columns of a table.
+
+        A row is a device that was asked in a replica: ``seed``, ``device``, ``round``, ``concept``, ``examples`` (those
+        that it trains on), then metrics such as ``test/accuracy``.
+
+        Raises:
+            UserError: before the first evaluation.
+        """
+        if not self.has_measured_devices:
+            raise UserError("nothing has been measured of single devices yet: evaluate first")
+        scores = self.evaluation.by_device
+        assert scores is not None
+        there, devices = scores.available, scores.devices.numpy()
+        sizes = [member.counts[line, 0] for member, line in zip(self.population.members, devices, strict=True)]
+        columns = {
+            "seed": np.broadcast_to(np.array(self.seeds)[:, None], there.shape),
+            "device": devices,
+            "round": np.full(there.shape, scores.round),
+            "concept": scores.concepts.cpu().numpy(),
+            "examples": np.stack(sizes),
+        }
+        columns |= {name: values.double().cpu().numpy() for name, values in scores.metrics.items()}
+        return {name: values[there] for name, values in columns.items()}
 
     def finish(self) -> None:
         """Leave the first replica's model in the task, and give freed memory back to the system."""

@@ -12,6 +12,7 @@ studies/<name>/study.yaml              the config
                tracking/<trial>.json   the batch of metrics last sent to MLflow, which may not have arrived
                hyper_parameters/<trial>.json  of a trial, with those that its classes have beyond the config
                models/<trial>.pt       the trained model of each algorithm's best trial, of its first seed
+               models/<trial>.parquet  that trial's results on each device, of all seeds
                report/                 report.html, summary.md, curves.png, tables.tex, citations.bib
                best/<Algorithm>.yaml   each algorithm's best trial as a config that runs
                optuna.journal          the search's history, for Optuna's dashboard
@@ -147,6 +148,9 @@ class StudyFolder:
 
     def model(self, trial: int) -> Path:
         return self.inside("models", f"{trial}.pt")
+
+    def by_device(self, trial: int) -> Path:
+        return self.inside("models", f"{trial}.parquet")
 
     @property
     def is_study(self) -> bool:

@@ -67,11 +67,20 @@ def export_model(results: StudyResults, trial: Trial, path: Path, *, trust: bool
 
 def kept_model(results: StudyResults, trial: Trial) -> Path:
     """Return the file in which a study kept a trial's trained model; ConfigError where it kept none."""
-    path = results.folder.model(trial.number)
+    return _kept(results, trial, results.folder.model(trial.number), "model")
+
+
+def kept_by_device(results: StudyResults, trial: Trial) -> Path:
+    """Return the file with a trial's results on each device; ConfigError where the study kept none."""
+    return _kept(results, trial, results.folder.by_device(trial.number), "results by device")
+
+
+def _kept(results: StudyResults, trial: Trial, path: Path, what: str) -> Path:
     if not path.is_file():
-        names = sorted((model.stem for model in path.parent.glob("*.pt")), key=lambda name: (len(name), name))
+        files = path.parent.glob(f"*{path.suffix}")
+        names = sorted((file.stem for file in files), key=lambda name: (len(name), name))
         raise ConfigError(
-            f"study {results.name} kept no model of trial {trial.number}, only of each algorithm's best: "
+            f"study {results.name} kept no {what} of trial {trial.number}, only of each algorithm's best: "
             f"{', '.join(names) or 'none'}; take one of these"
         )
     return path

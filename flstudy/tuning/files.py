@@ -30,7 +30,7 @@ class TrialFiles:
     Args:
         records: every round goes there as Parquet; None keeps none.
         snapshot: the file with the trial's latest state, from which it goes on if there is one; None keeps none.
-        model: where a trial that finishes leaves its model; None keeps none.
+        model: where a trial that finishes leaves its model, and beside it the results on each device; None keeps none.
         stop_signal: file that tells when to write a snapshot, and when to stop with one; None goes on.
     """
 
@@ -72,11 +72,13 @@ class TrialFiles:
         assert self._snapshot is not None
         replace_file(self._snapshot, write)
 
-    def keep(self, write: Write) -> None:
-        """Keep the trained model, if models are kept."""
+    def keep(self, model: Write, by_device: Write | None) -> None:
+        """Keep the trained model and its results on each device, if models are kept."""
         if self._model is not None:
             self._model.parent.mkdir(exist_ok=True)
-            replace_file(self._model, write)
+            replace_file(self._model, model)
+            if by_device is not None:
+                replace_file(self._model.with_suffix(".parquet"), by_device)
 
     def look(self, *, closely: bool = False) -> Directive:
         """Return the directive of the study now; ``closely``: look even right after the last time."""

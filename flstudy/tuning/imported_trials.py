@@ -38,9 +38,10 @@ def import_trials(other: StudyFolder, folder: StudyFolder, config: "Config") -> 
             continue
         number = len(imported)
         shutil.copytree(other.records(trial.number), folder.records(number))
-        if other.model(trial.number).is_file():
-            folder.model(number).parent.mkdir(exist_ok=True)
-            shutil.copy(other.model(trial.number), folder.model(number))
+        for kept in (StudyFolder.model, StudyFolder.by_device):
+            if kept(other, trial.number).is_file():
+                kept(folder, number).parent.mkdir(exist_ok=True)
+                shutil.copy(kept(other, trial.number), kept(folder, number))
         imported.append(
             replace(
                 trial,

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
@@ -21,6 +22,7 @@ from flstudy.metrics.registry import replica_means
 from flstudy.metrics.run_summary import RunSummary
 from flstudy.recording import Recording
 from flstudy.study import Status, Trial
+from flstudy.study.device_results import write_device_results
 from flstudy.study.folder import open_private
 from flstudy.study.objectives import worst_value
 from flstudy.study.records import RoundBuffer, RoundRecord
@@ -177,10 +179,14 @@ class TrialTraining:
         return coordinator
 
     def keep(self, coordinator: "Coordinator | None") -> None:
-        """Keep the trained model; a disk that is full then fails no trial that has all its rounds."""
+        """Keep the trained model and its results on each device; a disk that is full then fails no trial that has all
+        its rounds."""
         try:
             if coordinator is not None:
-                self.files.keep(coordinator.run.saved_state.save_model)
+                run = coordinator.run
+                columns = run.by_device() if run.has_measured_devices else None  # a resume at the end measures none
+                by_device = None if columns is None else partial(write_device_results, columns)
+                self.files.keep(run.saved_state.save_model, by_device)
         except WriterLostError:
             raise
         except Exception as error:

@@ -240,6 +240,7 @@ class TrialTable:
                 self._folder.drop_snapshot(trial.number)
                 if trial not in keepers:
                     self._folder.model(trial.number).unlink(missing_ok=True)
+                    self._folder.by_device(trial.number).unlink(missing_ok=True)
 
     # ---- the disk ----------------------------------------------------------------------------------------------------
 

@@ -115,6 +115,8 @@ def test_a_killed_study_goes_on_from_its_bucket(tmp_path, door, monkeypatch, cap
     assert not list(study.folder.glob("models/*"))
     assert cli.main(["export", URI, "--to", "model.pt"]) == 0
     assert study.load_model().training is False
+    best = study.best.trial
+    assert study.devices()["valid/accuracy"].mean() == pytest.approx(best.metrics["valid/accuracy"], abs=1e-6)
     assert not list(study.folder.glob("snapshots/*"))
     capsys.readouterr()
     assert cli.main(["sync", URI, "--store", store]) == 0
