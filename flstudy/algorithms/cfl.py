@@ -1,13 +1,13 @@
-"""CFL (Sattler et al. 2021, Alg. 3): where a cluster's devices come to disagree it is split in two, again and again.
+"""CFL (Sattler et al. 2021): a cluster whose devices come to disagree is split in two, again and again.
 
     device: train its cluster's model x_v, send Δ_i
     server: x_v ← x_v + η_g Σ_{i ∈ v} p_i Δ_i / Σ_{i ∈ v} p_i
     but where |Σ p_i Δ_i| / Σ p_i < ε₁,  max_i |Δ_i| > ε₂:   α_ij = cos(Δ_i, Δ_j)   over v's participants
-        v₁, v₂ = argmin over bipartitions of max_{i ∈ v₁, j ∈ v₂} α_ij            (Alg. 1)
+        v₁, v₂ = argmin over bipartitions of max_{i ∈ v₁, j ∈ v₂} α_ij            (optimal bipartition)
         if γ_max < √((1 - α_cross) / 2): v keeps x_v, its children start at x_v and the mean update of their side
 
 A device that was away trains the x_v of the split and goes to the side whose mean update is the nearer by its cosine,
-once in each round in which it takes part (the parameter tree of Alg. 4).
+once in each round in which it takes part (the paper's parameter tree for new clients).
 
 Laws: ε₁ = 0 and M = 1 are FedAvg; devices of two opposed tasks part at the first split.
 Differs: the tree keeps each side's mean update, not all updates, so participants of a split, too, go to the nearer

@@ -38,10 +38,10 @@ def import_trials(other: StudyFolder, folder: StudyFolder, config: "Config") -> 
             continue
         number = len(imported)
         shutil.copytree(other.records(trial.number), folder.records(number))
-        for kept in (StudyFolder.model, StudyFolder.by_device):
-            if kept(other, trial.number).is_file():
-                kept(folder, number).parent.mkdir(exist_ok=True)
-                shutil.copy(kept(other, trial.number), kept(folder, number))
+        for path_of in (StudyFolder.model, StudyFolder.by_device):
+            if path_of(other, trial.number).is_file():
+                path_of(folder, number).parent.mkdir(exist_ok=True)
+                shutil.copy(path_of(other, trial.number), path_of(folder, number))
         imported.append(
             replace(
                 trial,
