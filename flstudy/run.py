@@ -24,6 +24,7 @@ from flstudy.study.trial import traceback_of
 from flstudy.tracking.content import environment
 from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import open_store
+from flstudy.whole_file import whole_file
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -74,7 +75,8 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
             resume = str(checkpoint) if checkpoint else None
             trained = config.run(on_round, callbacks=[ending, checkpoints], resume=resume).run
             if trained.has_measured_devices:
-                write_device_results(trained.by_device(), folder / "devices.parquet")
+                with whole_file(folder / "devices.parquet") as hidden:
+                    write_device_results(trained.by_device(), hidden)
         if recording.divergence is not None and section.check_finite:
             raise DivergedError(f"{recording.divergence}: lower algorithm.lr; records and checkpoints are in {folder}")
         if ending.asked and recording.rounds < config.rounds:

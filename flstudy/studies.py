@@ -247,8 +247,8 @@ class Study:
     def devices(self, trial: int | str = "best") -> "pd.DataFrame":
         """Return what a trial's models scored on single devices in its last evaluation, for a histogram over devices.
 
-        A row is a device of a seed: ``seed``, ``device``, ``round``, ``concept``, ``examples`` (those that it trains
-        on), then metrics such as ``test/accuracy``. A study keeps them of each algorithm's best trial.
+        A row is a device of a seed: ``seed``, ``device``, ``round``, ``concept``, ``examples`` (those that it owns
+        for training), then metrics such as ``test/accuracy``. A study keeps them of each algorithm's best trial.
 
         Args:
             trial: its number, or ``best``.
@@ -260,7 +260,6 @@ class Study:
         from flstudy.tracking.export import kept_by_device
 
         results = self.results
-        self._fetch_models(results)
         return read_device_results(kept_by_device(results, results.find(str(trial)))).to_pandas()
 
     def report(self) -> Path:
@@ -304,14 +303,10 @@ class Study:
         from flstudy.tracking.export import kept_model
 
         results = self.results
-        self._fetch_models(results)
-        add_modules_to_path(results.folder, trust=self._trust)
-        return load_task(kept_model(results, results.find(str(trial))))
-
-    def _fetch_models(self, results: StudyResults) -> None:
-        """Fetch the folder of models of a study in a bucket."""
         if is_uri(results.folder.name_or_uri):
             StudyFolder.fetch(results.folder.name_or_uri, "models")
+        add_modules_to_path(results.folder, trust=self._trust)
+        return load_task(kept_model(results, results.find(str(trial))))
 
     # ---- display -----------------------------------------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
 """CFL (Sattler et al. 2021): a cluster whose devices come to disagree is split in two, again and again.
 
-    device: train its cluster's model x_v, send Δ_i
-    server: x_v ← x_v + η_g Σ_{i ∈ v} p_i Δ_i / Σ_{i ∈ v} p_i
-    but where |Σ p_i Δ_i| / Σ p_i < ε₁,  max_i |Δ_i| > ε₂:   α_ij = cos(Δ_i, Δ_j)   over v's participants
-        v₁, v₂ = argmin over bipartitions of max_{i ∈ v₁, j ∈ v₂} α_ij            (optimal bipartition)
-        if γ_max < √((1 - α_cross) / 2): v keeps x_v, its children start at x_v and the mean update of their side
+    device: train its cluster's model x_m, send Δ_i
+    server: x_m ← x_m + η_g Σ_{i ∈ m} p_i Δ_i / Σ_{i ∈ m} p_i
+    but where |Σ p_i Δ_i| / Σ p_i < ε₁,  max_i |Δ_i| > ε₂:   α_ij = cos(Δ_i, Δ_j)   over m's participants
+        m₁, m₂ = argmin over bipartitions of max_{i ∈ m₁, j ∈ m₂} α_ij            (optimal bipartition)
+        if γ_max < √((1 - α_cross) / 2): each of the two goes on from x_m with the mean update of its side
 
-A device that was away trains the x_v of the split and goes to the side whose mean update is the nearer by its cosine,
+A device that was away trains the x_m of the split and goes to the side whose mean update is the nearer by its cosine,
 once in each round in which it takes part (the paper's parameter tree for new clients).
 
 Laws: ε₁ = 0 and M = 1 are FedAvg; devices of two opposed tasks part at the first split.
@@ -22,24 +22,31 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from flstudy.algorithms.parts.clustered import Clustered, own_model
-from flstudy.algorithms.parts.signatures import Inbox, Job, Layout, Local, Round, Upload, trained_by
+from flstudy.algorithms.parts.signatures import Inbox, Job, Layout, Local, Message, Round, Upload, trained_by
 from flstudy.hyper import hyper
 
 
 class Server(NamedTuple):
-    x: Tensor  # [V, n] of the clusters, from the root; V = 2 M - 1
-    direction: Tensor  # [V, n] mean update of a cluster's members at the split that made it
-    child: Tensor  # [V] a cluster's first child, which the second one follows; 0 while it is whole
-    split: Tensor  # [V] the round in which it was split
-    tree: Tensor  # [] number of this tree
+    x: Tensor  # [M, n] of the clusters
+    origin: Tensor  # [M, n] model that a split was of; split s makes cluster s + 1 of a part of another one
+    sides: Tensor  # [2, M, n] mean updates of the part that stays and of the part that goes
+    parent: Tensor  # [M] the cluster that was split, -1 for a split that there is not; the last one never is
+    split: Tensor  # [M] the round in which it was
+    tree: Tensor  # [] number of this tree of splits
     trees: Tensor  # [] of the latest tree of the run
+
+    @property
+    def splits(self) -> Tensor:
+        """[]: number of splits so far."""
+        return (self.parent >= 0).sum()
 
 
 class Client(NamedTuple):
-    cluster: Tensor  # [] that it trained last
-    round: Tensor  # [] in which it did
-    tree: Tensor  # [] of whose clusters it is one
-    delta: Tensor  # [n] its update
+    cluster: Tensor  # [] of which it is
+    passed: Tensor  # [] splits among which no later one of its cluster has found its side yet
+    round: Tensor  # [] in which it trained its cluster's model, or the origin of its next split; -1 before
+    tree: Tensor  # [] of whose splits this is said
+    delta: Tensor  # [n] its update then
 
 
 def bipartition(similarity: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,7 +71,8 @@ def bipartition(similarity: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Cfl(Clustered):
-    """CFL (Sattler et al. 2021): clusters of devices are split by the cosines of their updates."""
+    """CFL (Sattler et al. 2021): clusters of devices are split by the cosines of their updates. The server's model, as
+    in ``global_`` metrics and kept files, is the first cluster's."""
 
     citations: ClassVar[tuple[str, ...]] = ("sattler2021",)
     measures: ClassVar[tuple[str, ...]] = (*Clustered.measures, "server/models")
@@ -91,10 +99,9 @@ class Cfl(Clustered):
         return True
 
     def server_init(self, x: Tensor, layout: Layout) -> Server:
-        clusters = 2 * self.models - 1
-        none = torch.zeros(clusters, dtype=torch.int64, device=x.device)
-        x = x.reshape(-1, layout.n).expand(clusters, layout.n).clone()
-        return Server(x, torch.zeros_like(x), none, none, none[0], none[0])
+        x = super().server_init(x, layout).x
+        none = torch.zeros(self.models, dtype=torch.int64, device=x.device)
+        return Server(x, x, torch.zeros_like(torch.stack([x, x])), none - 1, none, none[0], none[0])
 
     def server_restarted(self, server: Server, x: Tensor, layout: Layout) -> Server:
         number = server.trees + 1
@@ -105,63 +112,82 @@ class Cfl(Clustered):
 
     def client_init(self, x: Tensor) -> Client:
         none = torch.zeros((), dtype=torch.int64, device=x.device)
-        return Client(none, none, none - 1, torch.zeros_like(x))
+        return Client(none, none, none - 1, none - 1, torch.zeros_like(x))
 
-    def cluster(self, server: Server, client: Client) -> Tensor:
-        """Return []: the cluster of a device; the root where it never trained a model of this tree."""
-        last = torch.where(client.tree == server.tree, client.cluster, 0)
-        first, split = own_model(server.child, last), own_model(server.split, last)
-        knows = (first > 0) & (client.tree == server.tree) & (client.round >= split)
-        likeness = [
-            cosine_similarity(client.delta, own_model(server.direction, child), 0)
-            for child in (first, first + 1 * knows)
-        ]
-        return torch.where(knows, first + (likeness[1] > likeness[0]), last)
+    def placed(self, server: Server, client: Client) -> Client:
+        """Return the row of a device that has found its side of the next split of its cluster, if it knows enough: it
+        trained the split's model. A device that trained in another tree last is one that never took part."""
+        known = (client.tree == server.tree) & (client.passed <= server.splits)
+        cluster, passed = torch.where(known, client.cluster, 0), torch.where(known, client.passed, 0)
+        trained = torch.where(known, client.round, -1)
+        split = self.next_split(server, cluster, passed)
+        finds = (own_model(server.parent, split) == cluster) & (trained >= own_model(server.split, split))
+        stays, goes = (cosine_similarity(client.delta, own_model(side, split), 0) for side in server.sides.unbind())
+        return client._replace(
+            cluster=torch.where(finds & (goes > stays), split + 1, cluster),
+            passed=torch.where(finds, split + 1, passed),
+            round=torch.where(finds, -1, trained),
+            tree=server.tree,
+        )
+
+    def next_split(self, server: Server, cluster: Tensor, passed: Tensor) -> Tensor:
+        """Return []: the first split of a cluster that a device has not passed; the last, which never is, for none."""
+        number = torch.arange(self.models, device=server.parent.device)
+        return torch.where((server.parent == cluster) & (number >= passed), number, self.models - 1).amin()
+
+    def model(self, server: Server, client: Client) -> Tensor:
+        """Return []: the number of the model that a device trains and uses, M + s for the origin of split s."""
+        split = self.next_split(server, client.cluster, client.passed)
+        return torch.where(own_model(server.parent, split) == client.cluster, self.models + split, client.cluster)
 
     def prepare(self, server: Server, clients: Any, survey: Any, jobs: Job, round: Round) -> tuple[Any, Any, Tensor]:
-        cluster = torch.vmap(self.cluster, in_dims=(None, 0))(server, clients)
-        here = clients._replace(
-            cluster=cluster, round=round.number.expand_as(cluster), tree=server.tree.expand_as(cluster)
-        )
-        return server, here, cluster
+        placed = torch.vmap(self.placed, in_dims=(None, 0))(server, clients)
+        model = torch.vmap(self.model, in_dims=(None, 0))(server, placed)
+        return server, placed._replace(round=round.number.expand_as(model)), model
 
     def choose(self, server: Any, survey: Any, jobs: Job, round: Round) -> Tensor:
-        return jobs.model  # the root: what is judged is ``deployed``
+        return jobs.model  # the first cluster's: devices use what is ``deployed``
+
+    def broadcast(self, server: Server, job: Job) -> Message:
+        return Message(own_model(torch.cat([server.x, server.origin]), job.model))
 
     def deployed(self, server: Server, client: Client) -> Tensor:
-        return own_model(server.x, self.cluster(server, client))
+        model = self.model(server, self.placed(server, client))
+        return own_model(torch.cat([server.x, server.origin]), model)
 
     def local_end(self, local: Local, msg: Any, client: Client) -> tuple[Upload, Client]:
         delta = local.y - msg.x
         return Upload(delta), client._replace(delta=delta)
 
     def server_step(self, server: Server, inbox: Inbox, round: Round) -> Server:
-        member = trained_by(inbox.model, len(server.x))  # [V, J]
-        mean, whole = self.mean_of(member, inbox), server.child == 0
+        member = trained_by(inbox.model, self.models)  # [M, J]
+        mean = self.mean_of(member, inbox)
         side, disagree = self.disagreement(inbox.uploads.delta, member, mean)
-        splits = whole & disagree & (round.number >= self.first_round)
-        number = (~whole).sum() + splits.cumsum(0) - 1  # of the tree's splits, from 0
-        splits = splits & (number < self.models - 1)
-        child = torch.where(splits, 2 * number + 1, server.child)
+        number = server.splits + disagree.cumsum(0) - 1  # [M] of the split that each cluster would be
+        splits = disagree & (round.number >= self.first_round) & (number < self.models - 1)
 
-        sides = torch.stack([self.mean_of(member & part, inbox) for part in (side, ~side)])  # [2, V, n]
-        place = torch.arange(len(server.x), device=child.device)
-        second = (place + 1) % 2  # whether a cluster is its parent's second child
-        made_by = splits & (child == (place - second)[:, None])  # [V, V]
-        born, parent = made_by.any(1), made_by.to(torch.int64).argmax(1)
-        direction = torch.where(born[:, None], sides[second, parent], server.direction)
-        moved = torch.where((whole & ~splits)[:, None], server.x + self.server_lr * mean, server.x)
-        x = torch.where(born[:, None], server.x[parent] + self.server_lr * direction, moved)
-        split = torch.where(splits, round.number, server.split)
-        return server._replace(x=x, direction=direction, child=child, split=split)
+        made = splits & (number == torch.arange(self.models, device=number.device)[:, None])  # [M, M]
+        now, parent = made.any(1), made.to(torch.int64).argmax(1)
+        both = torch.stack([self.mean_of(member & part, inbox) for part in (side, ~side)])  # [2, M, n]
+        step = torch.where(splits[:, None], both[0], mean)
+        born = server.x[parent] + self.server_lr * both[1, parent]
+        x = server.x + self.server_lr * step
+        x = torch.cat([x[:1], torch.where(now[:-1, None], born[:-1], x[1:])])
+        return server._replace(
+            x=x,
+            origin=torch.where(now[:, None], server.x[parent], server.origin),
+            sides=torch.where(now[:, None], both[:, parent], server.sides),
+            parent=torch.where(now, parent, server.parent),
+            split=torch.where(now, round.number, server.split),
+        )
 
     def disagreement(self, delta: Tensor, member: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the bipartition of each cluster's members [V, J], and whether these disagree [V].
+        """Return the bipartition of each cluster's members [M, J], and whether these disagree [M].
 
         Args:
             delta: [J, n] updates.
-            member: [V, J] whether a job trained a cluster's model.
-            mean: [V, n] mean update of each cluster.
+            member: [M, J] whether a job trained a cluster's model.
+            mean: [M, n] mean update of each cluster.
         """
         unit, largest = normalize(delta, dim=1), torch.where(member, delta.norm(dim=1), 0.0).max(1).values
         side, across = torch.vmap(bipartition, in_dims=(None, 0))(unit @ unit.T, member)
@@ -171,10 +197,14 @@ class Cfl(Clustered):
         return side, disagree
 
     def mean_of(self, member: Tensor, inbox: Inbox) -> Tensor:
-        """Return [V, n]: the mean update of the members [V, J] of each cluster, by their weights."""
+        """Return [M, n]: the mean update of the members [M, J] of each cluster, by their weights."""
         delta: Tensor = inbox.uploads.delta
         return normalize(member * inbox.weights, p=1, dim=1).to(delta.dtype) @ delta
 
     def diagnostics(self, before: Any, after: Any, inbox: Inbox) -> dict[str, Tensor]:
-        models = (after.child > 0).sum() + 1
-        return {**super().diagnostics(before, after, inbox), "models": models.to(after.x.dtype)}
+        here = (
+            torch.arange(self.models, device=before.x.device) <= before.splits
+        )  # those that are born now took no step
+        moved = torch.where(here[:, None], after.x - before.x, 0.0)
+        models = (after.splits + 1).to(after.x.dtype)
+        return {**super().diagnostics(before, after, inbox), "update_norm": moved.norm(), "models": models}

@@ -33,6 +33,7 @@ class LocalOnly(Algorithm):
     citations: ClassVar[tuple[str, ...]] = ()
 
     personalized: ClassVar[bool] = True
+    sent_models: ClassVar[tuple[str, ...]] = ()
 
     def server_init(self, x: Tensor, layout: Layout) -> Server:
         return Server(x)

@@ -15,6 +15,7 @@ from flstudy.federation.blocks import job_bytes
 from flstudy.federation.candidates import refuse_candidates
 from flstudy.federation.controller_runner import check_horizons
 from flstudy.federation.module_metrics import cannot_know
+from flstudy.federation.own_parts import refuse_copies_without_buffers
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.metrics.drift import Recovery
 from flstudy.metrics.dynamic_regret import DynamicRegret, Regret
@@ -71,9 +72,11 @@ def check_parts(parts: Parts, settings: Settings, recovery: Recovery, study: Stu
     first_server(parts)  # which an optimizer of the server may refuse
     try:
         parts.algorithm.meets(1 if drift is None else drift.concepts)
-        refuse_candidates(parts.algorithm, population)
     except ValueError as error:
         raise ConfigError(f"algorithm: {error}") from error
+    run = parts.coordinator.run
+    refuse_candidates(run.algorithm, population)
+    refuse_copies_without_buffers(run.algorithm)
     check_privacy(parts, settings, in_study=study is not None)
     check_rule_keys(parts, settings, study)
     if study is None:

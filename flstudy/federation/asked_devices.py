@@ -1,7 +1,7 @@
 """The devices that an evaluation asks, and the models that they use."""
 
-from collections.abc import Hashable
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import lightning as L
 import numpy as np
@@ -35,6 +35,17 @@ class Asked(NamedTuple):
         return torch.arange(self.concepts.shape[1]).expand(self.concepts.shape)
 
 
+class LoggedByDevice(Protocol):
+    """Number that a module's own steps have logged of one device."""
+
+    @property
+    def replica(self) -> int: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def value(self) -> Tensor: ...  # []
+
+
 class AskedDevices:
     """Devices that are asked in a round, a panel of them or all: what they hold, and which model each of them uses.
 
@@ -58,6 +69,7 @@ class AskedDevices:
     ) -> None:
         self.trainer, self.panel = trainer, panel
         self.algorithm, self.evaluator, self.population, self.device = algorithm, evaluator, population, device
+        self.logged = dict[str, Sequence[LoggedByDevice]]()  # what a module's own steps measured of single devices last
         self.undefined = set[str]()  # a module's measures that were undefined on a device, which is told once
         self.examples: dict[Split, EvaluationIndex] = {}  # of those asked, in the round that was evaluated last
         self._moment_of_examples: dict[Split, Hashable] = {}  # key of `examples`, which hold while it is the same

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from flstudy.algorithms import Algorithm
+from flstudy.algorithms.parts.personal import Keeping
 from flstudy.federation.asked_devices import stacked
 from flstudy.federation.evaluation import Evaluation
 from flstudy.population import Cohort, Population
@@ -16,8 +17,9 @@ def refuse_candidates(algorithm: Algorithm, population: Population) -> None:
     if not population.asks_candidates:
         return
     several = "models" in vars(algorithm) or algorithm.jobs_per_device > 1
-    if several or algorithm.parts_named():
-        what = "trains several models" if several else "leaves parts of it on the devices"
+    alone = not algorithm.sent_models
+    if several or alone or isinstance(algorithm, Keeping):
+        what = "trains several models" if several else "sends none" if alone else "leaves parts of it on the devices"
         raise UserError(
             f"population.selection: {type(population.selection).__name__} asks devices for the loss of the server's "
             f"model, but {type(algorithm).__name__} {what}: use BySize or ByWeight"
@@ -32,7 +34,7 @@ def with_largest_losses(
     Beside it stand the bytes that the candidates are sent and send, over the number of participants: each candidate
     gets the model, of which those who train need no second copy, and tells one number.
     """
-    candidates, x = cohort.sizes.shape[1], stacked(server.x)
+    candidates, x = cohort.sizes.shape[1], stacked(evaluation.algorithm.global_models(server))
     losses = evaluation.losses(server, cohort.devices, cohort.batches.concept, int(cohort.round.number[0]))
     losses = losses.nan_to_num(nan=torch.inf).cpu()  # a model that has diverged fits worst
     order = torch.sort(losses, dim=1, descending=True, stable=True).indices

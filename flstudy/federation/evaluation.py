@@ -166,6 +166,7 @@ class Evaluation(AskedDevices):
             if self.measure is not None:
                 metrics |= values_of(self.measure, columns)
         logged = module_metrics(self, server, bank, this_round, round, splits)
+        self._note_logged(asked)
         return with_logged(metrics, logged, self.evaluator.task_function)
 
     def _note(self, columns: "Sequence[Column]", asked: Asked, round: int, *, of_server_only: bool) -> None:
@@ -174,6 +175,16 @@ class Evaluation(AskedDevices):
         measured = {column.name: column.values for column in columns if column.values is not None}
         named = {of_server(name) if of_server_only else name: values for name, values in measured.items()}
         self.by_device = DeviceScores(round, asked.devices, asked.concepts, asked.available, {**earlier, **named})
+
+    def _note_logged(self, asked: Asked) -> None:
+        """Note what the task's own steps measured of the devices asked; NaN where they measured nothing."""
+        assert self.by_device is not None
+        for name, entries in self.logged.items():
+            table = torch.full((len(asked.available), self.population.clients), torch.nan, dtype=torch.float64)
+            for entry in entries:
+                table[entry.replica, entry.device] = float(entry.value)
+            self.by_device.metrics[name] = table.gather(1, asked.devices)
+        self.logged = {}
 
     def _scores_by_split(
         self, server: Any, bank: ClientBank | None, this_round: Round, asked: Asked, round: int, splits: Sequence[Split]

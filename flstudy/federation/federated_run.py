@@ -32,6 +32,7 @@ from flstudy.federation.evaluation import Evaluation
 from flstudy.federation.local_fits import Horizon, LocalFits, no_limit
 from flstudy.federation.method_forms import MethodForms
 from flstudy.federation.module_metrics import refuse_second, training_metrics, with_logged
+from flstudy.federation.own_parts import refuse_copies_without_buffers
 from flstudy.federation.play_round import RoundResult, play_probe_rounds, play_round
 from flstudy.federation.round_metrics import Record
 from flstudy.federation.run_display import RunCurves, run_html
@@ -177,6 +178,7 @@ class FederatedRun(RunParts):
             self.panel.check(self.population.clients)
         self.algorithm.meets(self.population.count_concepts())
         refuse_candidates(self.algorithm, self.population)
+        refuse_copies_without_buffers(self.algorithm)
         self.known_measures(self.population, rounds or 1)
         if self.population.dataset.classes > 1 and not self.task_function.scores_accuracy:
             name = type(self.task).__name__
@@ -455,13 +457,14 @@ class FederatedRun(RunParts):
     @property
     def has_measured_devices(self) -> bool:
         """Return whether an evaluation has measured single devices."""
-        return self.begun and self.evaluation.by_device is not None
+        scores = self.evaluation.by_device if self.begun and self.evaluation is not None else None
+        return scores is not None and bool(scores.metrics)
 
     def by_device(self) -> dict[str, NDArray[Any]]:
         """Return the last evaluation's measurements of single devices, as columns of a table.
 
         A row is a device that was asked in a replica: ``seed``, ``device``, ``round``, ``concept``, ``examples`` (those
-        that it trains on), then metrics such as ``test/accuracy``.
+        that it owns for training), then metrics such as ``test/accuracy``.
 
         Raises:
             UserError: before the first evaluation.

@@ -78,6 +78,7 @@ def module_metrics(
     loss_of_batch = not task_function.per_example and task_function.has_loss
     if not logging and not loss_of_batch:
         return {}
+    asked_devices.logged = {}
     logged, losses = list[Logged](), list[Logged]()
     attached = task_function.attached_to(asked_devices.trainer, round - 1)
     with torch.no_grad(), attached, task_function.evaluating():
@@ -97,14 +98,17 @@ def module_metrics(
     replicas = len(server.x)
     keys = {split: [entry.name for entry in logged if entry.name.startswith(f"{split}:")] for split in logging}
     names = shown_names({split: [name.partition(":")[2] for name in names] for split, names in keys.items()})
+    own_name = of_server if bank is None and asked_devices.algorithm.personalized else str
     of_losses = {name: line.mean for name, line in over_logged(losses, replicas).items()}
+    asked_devices.logged |= {own_name(name): [entry for entry in losses if entry.name == name] for name in of_losses}
     metrics = dict[str, list[float]]()
     for key, line in over_logged(logged, replicas, left_out=math.isnan).items():
         split, _, name = key.partition(":")
         shown = names[split, name]
         of_devices = {shown: line.mean, f"{shown}_spread": line.spread, f"{shown}_devices": line.devices}
         metrics = with_logged(metrics, of_devices, task_function)
-        metric = of_server(shown) if bank is None and asked_devices.algorithm.personalized else shown
+        metric = own_name(shown)
+        asked_devices.logged[metric] = [entry for entry in logged if entry.name == key]
         if line.undefined is not None and metric not in asked_devices.undefined:
             asked_devices.undefined.add(metric)
             warnings.warn(undefined_on(asked_devices, metric, split, *line.undefined, round), stacklevel=2)

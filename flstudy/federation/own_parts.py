@@ -23,14 +23,17 @@ def with_own_parts(algorithm: Algorithm, task: TaskFunction, mode: BufferMode) -
         names += normalised
     if algorithm.newcomers == "mean" and not names:
         raise UserError("algorithm.newcomers: mean is of parts that devices keep, but they keep none: set personal")
-    first = task.buffers.first()
-    if algorithm.copies_models and len(first):
-        raise UserError(
-            f"buffers: {mode} makes no sense for {type(algorithm).__name__}, which copies models but no running "
-            "statistics; set buffers: freeze, or use GroupNorm"
-        )
     parameters, buffers = (Split.of(layout, names) for layout in (task.layout, task.buffers.layout))
-    return with_kept(with_buffers(algorithm, first), parameters, buffers)
+    return with_kept(with_buffers(algorithm, task.buffers.first()), parameters, buffers)
+
+
+def refuse_copies_without_buffers(algorithm: Algorithm) -> None:
+    """Raise UserError for a method whose server copies models, where these have buffers, which it would not copy."""
+    if algorithm.copies_models and algorithm.has_buffers:
+        raise UserError(
+            f"buffers: {type(algorithm).__name__} copies the server's models, not the buffers that training changes, "
+            "such as BatchNorm's statistics: set buffers: freeze, or use a task without them"
+        )
 
 
 def refuse_several(algorithm: Algorithm, key: str, instead: str) -> None:

@@ -237,7 +237,7 @@ def survey_and_prepare(
     batches = cohort.batches if concepts is None else cohort.batches._replace(concept=concepts)
     batches = cut_batches(batches, steps)
     cohort = cohort._replace(jobs=jobs, batches=batches, round=this_round)
-    return server, states, cohort, survey_bytes(survey, surveyed, server.x)
+    return server, states, cohort, survey_bytes(survey, surveyed, algorithm.global_models(server))
 
 
 def collect_answers(

@@ -298,11 +298,13 @@ class Population(L.LightningDataModule):
                 raise UserError(f"population: inputs are {examples.x.dtype}, which cannot shift; use LabelSwap")
             self.store = self.store._replace(table=tables.labels, order=tables.order, shift=tables.shift)
         self.device_data = DeviceData(seeds, self.members, examples.y, self.drift, self.data_stream)
-        self._refuse_empty_rounds()
+        self._refuse_what_comes_later()
         self.seeds = tuple(seeds)
         return self
 
-    def _refuse_empty_rounds(self) -> None:
+    def _refuse_what_comes_later(self) -> None:
+        if self.selection is not None:
+            self.weights(1, self.device_data.stage(1).able)
         if self.drift is None or self.drift.classes(1) is None:
             return
         last = max((event.round for event in self.drift.events()), default=1)
@@ -315,13 +317,13 @@ class Population(L.LightningDataModule):
         """Return the work of a round (from 1) for all replicas; or of its ``probe``-th probe round
         (from 1), which draws other devices, so many of them, and other batches.
 
-        Where a selection has candidates, the round's work is that of all of them."""
+        Where a selection has candidates, the work of a round that is no probe is that of all of them."""
         number = round + (probe << 32)
         seeds = np.asarray(self.seeds)
         there = self.available(round)
         fewest = min(int(np.count_nonzero(line)) for line in there)
         drawn = cohort_size(self.sampling, round, fewest, self.participants, self.clients)
-        candidates = 0 if self.selection is None or devices is not None else self.selection.candidates or 0
+        candidates = self.selection.candidates or 0 if self.selection is not None and not probe else 0
         participants = min(max(1, drawn, candidates) if devices is None else devices, fewest)
         words = random_bits(seeds, "participation", number)
         if self.selection is None:
@@ -379,7 +381,8 @@ class Population(L.LightningDataModule):
             replica, device = np.argwhere(never)[0]
             raise UserError(
                 f"population.selection: a weight must be a finite number > 0, but {type(self.selection).__name__} "
-                f"gives device {device} {weights[replica, device]:g}: correct its weights, or set selection: null"
+                f"gives {weights[replica, device]:g} to device {device} with its {sizes[replica][device]} examples for "
+                "training: set another selection, or null"
             )
         return np.where(there, weights, 0.0)
 

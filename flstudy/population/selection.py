@@ -93,6 +93,6 @@ def weighted_sample(words: NDArray[np.uint64], weights: NDArray[np.float64], cou
 
     The key -log(1 - u) / w of a device is exponential with rate w; the lowest keys are the sample.
     """
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # of devices that are away
         keys = np.where(weights > 0, -np.log1p(-(words * 2.0**-63)) / weights, np.inf)
     return np.sort(np.argpartition(keys, count - 1, axis=1)[:, :count], axis=1)

@@ -23,3 +23,13 @@ def read_device_results(path: Path) -> pa.Table:
             return file.read()
     except (OSError, pa.ArrowException) as error:
         raise DamageError(f"{path} is damaged ({reason_of(error)})") from error
+
+
+def device_results_damage(path: Path) -> str | None:
+    """Return a sentence on a file that is damaged; None for another, or where there is none."""
+    try:
+        if path.is_file():
+            read_device_results(path)
+    except DamageError as error:
+        return str(error)
+    return None

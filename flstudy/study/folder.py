@@ -228,7 +228,8 @@ class StudyFolder:
 
         Args:
             uri: of the study.
-            beside: those of ``models`` and ``optuna.journal`` to fetch as well, which may be large.
+            beside: those of ``models`` and ``optuna.journal`` to fetch as well, which may be large. Results by device,
+                which lie beside models, are small.
 
         Raises:
             ConfigError: where there is no such study, or the bucket cannot be used.
@@ -237,7 +238,7 @@ class StudyFolder:
         folder = cls(copy.path)
         left = {"snapshots", "models", "optuna.journal"} - set(beside)
         if folder.lock.holder() is None:  # else it is driven here
-            copy.refresh(lambda name: PurePosixPath(name).parts[0] not in left)
+            copy.refresh(lambda name: PurePosixPath(name).parts[0] not in left or _is_of_devices(name))
         return folder
 
     @classmethod
@@ -463,3 +464,9 @@ def wanted_name(config: "Config") -> str:
     if name in ("", ".", "..") or set(name) & set("/\\\0"):
         raise ConfigError(f"study.name must be usable as a folder name, got {name!r}: leave out slashes")
     return name
+
+
+def _is_of_devices(name: str) -> bool:
+    """Return whether a file of a study, by its path in the folder, holds a trial's results by device."""
+    path = PurePosixPath(name)
+    return path.parts[0] == "models" and path.suffix == ".parquet"

@@ -79,9 +79,11 @@ def _kept(results: StudyResults, trial: Trial, path: Path, what: str) -> Path:
     if not path.is_file():
         files = path.parent.glob(f"*{path.suffix}")
         names = sorted((file.stem for file in files), key=lambda name: (len(name), name))
+        if not names:
+            raise ConfigError(f"study {results.name} kept no {what}: no trial finished, or an earlier flstudy ran it")
         raise ConfigError(
             f"study {results.name} kept no {what} of trial {trial.number}, only of each algorithm's best: "
-            f"{', '.join(names) or 'none'}; take one of these"
+            f"{', '.join(names)}; take one of these"
         )
     return path
 

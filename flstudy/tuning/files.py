@@ -72,13 +72,11 @@ class TrialFiles:
         assert self._snapshot is not None
         replace_file(self._snapshot, write)
 
-    def keep(self, model: Write, by_device: Write | None) -> None:
-        """Keep the trained model and its results on each device, if models are kept."""
+    def keep(self, suffix: str, write: Write) -> None:
+        """Keep the trained model (``.pt``), or its results on each device (``.parquet``), if models are kept."""
         if self._model is not None:
             self._model.parent.mkdir(exist_ok=True)
-            replace_file(self._model, model)
-            if by_device is not None:
-                replace_file(self._model.with_suffix(".parquet"), by_device)
+            replace_file(self._model.with_suffix(suffix), write)
 
     def look(self, *, closely: bool = False) -> Directive:
         """Return the directive of the study now; ``closely``: look even right after the last time."""

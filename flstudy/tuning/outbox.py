@@ -164,14 +164,11 @@ class Outbox(TrialFiles):
         self.ask("forget", [f"snapshots/{name}" for name in sorted(self._sent - beside)])  # acknowledges all of it
         self._sent = beside
 
-    def keep(self, model: Write, by_device: Write | None) -> None:
+    def keep(self, suffix: str, write: Write) -> None:
         if self._keeps_model:
-            for suffix, write in ((".pt", model), (".parquet", by_device)):
-                if write is None:
-                    continue
-                path = self.place / f"model{suffix}"
-                write(path)
-                self._send_file(path, f"models/{self._number}{suffix}")
+            path = self.place / f"model{suffix}"
+            write(path)
+            self._send_file(path, f"models/{self._number}{suffix}")
             self.ask("forget", [])
 
     def _send_file(self, path: Path, name: str) -> None:

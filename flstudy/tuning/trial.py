@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
@@ -181,16 +180,21 @@ class TrialTraining:
     def keep(self, coordinator: "Coordinator | None") -> None:
         """Keep the trained model and its results on each device; a disk that is full then fails no trial that has all
         its rounds."""
-        try:
-            if coordinator is not None:
-                run = coordinator.run
-                columns = run.by_device() if run.has_measured_devices else None  # a resume at the end measures none
-                by_device = None if columns is None else partial(write_device_results, columns)
-                self.files.keep(run.saved_state.save_model, by_device)
-        except WriterLostError:
-            raise
-        except Exception as error:
-            log.warning("the trained model was not kept: %s", error)
+        if coordinator is None:
+            return
+        run = coordinator.run
+        for what, suffix, write in (
+            ("trained model was", ".pt", run.saved_state.save_model),
+            ("results by device were", ".parquet", lambda path: write_device_results(run.by_device(), path)),
+        ):
+            if suffix == ".parquet" and not run.has_measured_devices:  # such as after a resume at the end
+                continue
+            try:
+                self.files.keep(suffix, write)
+            except WriterLostError:
+                raise
+            except Exception as error:
+                log.warning("the %s not kept: %s", what, error)
 
     def on_round(self, record: Record) -> None:
         """Take in a round that is over, its evaluation included."""

@@ -240,7 +240,6 @@ OWN: dict[type, dict[str, dict[str, Any]]] = {
 
 # What the worlds must bring about for the comparison to say anything; every other case of these two opens models.
 NOTHING: set[str] = set()
-TREE = ("child", "direction", "split")  # of CFL
 SHOWS = {
     "Cfl one": NOTHING,
     "FedDriftEager deaf": NOTHING,
@@ -418,7 +417,7 @@ def follow(algorithm, population, rounds: int) -> set[str]:
         seen |= {device["client"] for device in devices}
         state = method.round(state, devices, settings)
         server, metrics = module.servers[index], module.records[index].metrics
-        for field in set(server._fields) & {"x", "m", "v", "d", "c", "h", "g", "mu", "s", "gamma", "scale", *TREE}:
+        for field in set(server._fields) & {"x", "m", "v", "d", "c", "h", "g", "mu", "s", "gamma", "scale"}:
             theirs = -state[field] if field == "v" and isinstance(algorithm, FedAvgM) else state[field]  # its v is -Δ's
             if isinstance(getattr(server, field), tuple):  # Mime's m or v where the base has none
                 continue
@@ -431,7 +430,9 @@ def follow(algorithm, population, rounds: int) -> set[str]:
             for field, theirs in kept_places(state).items():
                 assert np.array_equal(places(server)[field], theirs), (field, index)
         if isinstance(algorithm, Cfl):
-            happened |= {"split"} if state["child"].any() else set()
+            happened |= {"split"} if state["splits"] else set()
+            made = [split[0] for split in state["splits"]]
+            assert server.parent[0].tolist() == made + [-1] * (algorithm.models - len(made))
             happened |= {"came late"} if state["came late"] else set()
         if isinstance(algorithm, Oracle):
             assert server.t[0, :, 0].tolist() == state["t"].tolist()

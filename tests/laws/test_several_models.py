@@ -120,11 +120,34 @@ def test_devices_of_two_tasks_part_at_the_first_split_and_who_was_away_finds_its
     population = plenty(drift=SuddenDrift(round=2, p_drift=0.5), participants=DEVICES - 2)
     module = run(Cfl(lr=0.2, models=2, eps1=0.25, eps2=0.05, first_round=10), 40, population=population, evaluate=True)
     concepts = population.concepts(40)[0].bool()
-    clusters = torch.tensor([int(module.run.algorithm.cluster(*state_of(module, k))) for k in range(DEVICES)])
+    places = [module.run.algorithm.placed(*state_of(module, k)) for k in range(DEVICES)]
+    clusters = torch.tensor([int(place.cluster) for place in places])
     assert module.record.metrics["server/models"] == [2.0]
     assert (clusters == 1).tolist() in (concepts.tolist(), (~concepts).tolist())
-    assert set(clusters.tolist()) == {1, 2}
+    assert set(clusters.tolist()) == {0, 1}
     assert module.record.metrics["valid/accuracy"][0] > module.record.metrics["valid/global_accuracy"][0] + 0.1
+
+
+def test_training_goes_on_from_a_cluster_that_lives_and_no_device_stays_in_a_tree_that_is_gone():
+    population = drifting(participants=DEVICES)
+    method = Cfl(lr=0.2, models=3, eps1=1.0e3, eps2=0.0, first_round=2)
+    module = run(method, 4, population=population)
+    server, row = state_of(module, next(k for k in range(DEVICES) if int(state_of(module, k)[1].cluster)))
+    layout = module.task_function.layout
+    assert int(server.splits) == 2
+    assert difference(server.x[0], module.servers[2].x[0, 0]) > 1e-4  # it moved in the last round
+    for started in (method.server_init(server.x[0], layout), method.server_restarted(server, server.x, layout)):
+        assert difference(started.x[0], server.x[0]) == 0
+        assert int(method.placed(started, row).cluster) == 0
+        assert int(method.model(started, method.placed(started, row))) == 0
+    assert int(method.server_restarted(server, server.x, layout).tree) == 1
+
+
+def test_the_norm_of_an_update_is_not_that_of_a_cluster_s_birth():
+    module = run(Cfl(lr=0.2, eps1=1.0e3, eps2=0.0, first_round=4), 4, population=drifting(participants=DEVICES))
+    norms = [record.metrics["server/update_norm"][0] for record in module.records]
+    assert module.record.metrics["server/models"] == [2.0]
+    assert norms[-1] < 3 * norms[-2]
 
 
 def state_of(module: Coordinator, client: int):

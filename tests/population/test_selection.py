@@ -1,6 +1,7 @@
 """Cohorts drawn by weight: chances against those of the definition, and candidates against losses by hand."""
 
 import math
+import warnings
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -8,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from flstudy.algorithms import Ditto, FedAvg, HypCluster, Scaffold
+from flstudy.algorithms import Ditto, FedAvg, HypCluster, LocalOnly, Scaffold
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.population import AlternatingGroups, BySize, ByWeight, PowerOfChoice, Selection
 from flstudy.privacy import Privacy
 
+from ..laws.test_buffers import Normed
 from ..laws.test_several_models import scores
 from ..worlds import DEVICES, SEEDS, difference, drifting, logistic, run, world
 
@@ -61,7 +63,9 @@ def test_who_is_away_is_not_drawn_and_seeds_do_not_depend_on_company():
     population = drifting(availability=AlternatingGroups(rounds=2), participants=2, selection=BySize()).settle((0, 7))
     alone = drifting(availability=AlternatingGroups(rounds=2), participants=2, selection=BySize()).settle((7,))
     for number in range(1, 9):
-        devices = population.cohort(number).jobs.client.numpy()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            devices = population.cohort(number).jobs.client.numpy()
         assert population.present(number)[devices].all()
         assert np.array_equal(devices[1:], alone.cohort(number).jobs.client.numpy())
 
@@ -87,6 +91,19 @@ def trained(module, number):
     """The devices that trained in a round, by replaying it."""
     again = run(FedAvg(lr=0.2, weighting="uniform"), number, population=module.run.population, task=logistic())
     return again.run.last.cohort.jobs.client[0].tolist()
+
+
+def test_probe_rounds_ask_nobody():
+    population = world(participants=2, selection=PowerOfChoice(d=5)).settle((0,))
+    assert population.cohort(1).jobs.client.shape == (1, 5)
+    assert population.cohort(1, probe=1).jobs.client.shape == (1, 2)
+    assert population.cohort(1, probe=1, devices=4).jobs.client.shape == (1, 4)
+
+
+def test_a_selection_by_losses_is_refused_where_devices_keep_their_normalisation():
+    method, population = FedAvg(lr=0.1), drifting(participants=2, selection=PowerOfChoice(d=4))
+    with pytest.raises(ValueError, match="but FedAvg leaves parts of it on the devices: use BySize"):
+        run(method, 1, population=population, task=Normed().double(), buffers="local")
 
 
 def test_candidates_that_all_train_are_those_by_size():
@@ -121,7 +138,7 @@ class Never(Selection):
         ({"selection": PowerOfChoice(d=3), "participants": 4}, r"d must lie between participants \(4\) and clients"),
         ({"selection": PowerOfChoice(d=7)}, r"d must lie between participants \(6\) and clients \(6\), got 7"),
         ({"selection": BySize(), "sampling": "poisson"}, "sampling poisson tosses the same coin for every device"),
-        ({"selection": Never()}, "a weight must be a finite number > 0, but Never gives device 0 0"),
+        ({"selection": Never()}, "a weight must be a finite number > 0, but Never gives 0 to device 0 with its"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(changes, message):
@@ -140,6 +157,7 @@ def test_weights_lie_in_their_domain(shares):
     [
         (HypCluster(lr=0.1), {}, "asks devices for the loss of the server's model, but HypCluster trains several"),
         (FedAvg(lr=0.1, personal=("*bias",)), {}, "but FedAvg leaves parts of it on the devices: use BySize"),
+        (LocalOnly(lr=0.1), {}, "but LocalOnly sends none: use BySize"),
         (FedAvg(lr=0.1), {"regret": Regret()}, "regret: a round's loss is that of the devices that train"),
         (
             FedAvg(lr=0.1, weighting="uniform"),

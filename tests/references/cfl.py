@@ -4,11 +4,11 @@ A cluster c is split where |mean of its updates| < eps_1 and max |update| > eps_
 largest cosine across is least, if gamma_max < sqrt((1 - largest) / 2). The bipartition is found by trying all. A device
 that comes after a split trains the cluster as it was then, and goes to the side whose mean its update resembles more.
 
-State beside x, the models of all clusters from the root:
-    child      the first of a cluster's two children, 0 while it is whole
-    direction  the mean update of a cluster's members at its birth
-    split      the round in which a cluster was split
-    rows       by device: the cluster that it trained last, the round, the tree's number, its update
+State beside x, the models of all clusters:
+    splits     in their order: the cluster, its model, the mean updates of its two sides, the round; split s makes
+               cluster s + 1 of the second side
+    rows       by device: its cluster, the splits that it has passed, the round of its update, the number of
+               the tree, its update
 """
 
 from itertools import combinations
@@ -31,11 +31,8 @@ OWN = {
 
 def init(x, hyper=None):
     """State before round 1: one cluster."""
-    clusters = 2 * local.settings(hyper, **OWN)["models"] - 1
-    none = np.zeros(clusters, dtype=int)
-    x = np.tile(np.array(x, dtype=np.float64), (clusters, 1))
-    state = {"x": x, "direction": np.zeros_like(x), "child": none, "split": none.copy(), "rows": {}}
-    return {**state, "t": 0, "stats": [], "came late": False}
+    x = np.tile(np.array(x, dtype=np.float64), (local.settings(hyper, **OWN)["models"], 1))
+    return {"x": x, "splits": [], "rows": {}, "t": 0, "stats": [], "came late": False}
 
 
 def cosine(u, v):
@@ -56,56 +53,54 @@ def bipartition(updates):
     return best[1], best[0]
 
 
-def stands(state, client):
-    """The cluster that a device trains in the next round."""
-    if client not in state["rows"]:
-        return 0
-    cluster, last, _, delta = state["rows"][client]
-    child = state["child"][cluster]
-    if child == 0 or last < state["split"][cluster]:
-        return cluster
-    left, right = (cosine(delta, state["direction"][node]) for node in (child, child + 1))
-    return child + 1 if right > left else child
+def pending(state, cluster, passed):
+    """The first split of a cluster that a device has not passed, or None."""
+    return next((s for s, split in enumerate(state["splits"]) if s >= passed and split[0] == cluster), None)
+
+
+def placed(state, client):
+    """Cluster and passed splits of a device in the next round, and the split whose model it trains, or None."""
+    cluster, passed, last, _, delta = state["rows"].get(client, (0, 0, 0, 0, None))
+    split = pending(state, cluster, passed)
+    if split is not None and last >= state["splits"][split][3]:
+        left, right = (cosine(delta, side) for side in state["splits"][split][2])
+        cluster, passed = split + 1 if right > left else cluster, split + 1
+        split = pending(state, cluster, passed)
+    return cluster, passed, split
 
 
 def round(state, cohort, hyper):
     """One round: clusters are split in the order of their numbers, as long as there is place."""
     h = local.settings(hyper, **OWN)
-    t = state["t"] + 1
-    trains = [stands(state, device["client"]) for device in cohort]
-    fits = [local.train(state["x"][node], device, h) for node, device in zip(trains, cohort, strict=True)]
-    updates = [fit.y - state["x"][node] for node, fit in zip(trains, fits, strict=True)]
-    rows = {d["client"]: (c, t, 0, u) for d, c, u in zip(cohort, trains, updates, strict=True)}
-    late = any(state["child"][node] for node in trains)
-    x, direction, child, split = (state[name].copy() for name in ("x", "direction", "child", "split"))
+    t, x = state["t"] + 1, state["x"]
+    places = [placed(state, device["client"]) for device in cohort]
+    models = [x[cluster] if split is None else state["splits"][split][1] for cluster, _, split in places]
+    fits = [local.train(model, device, h) for model, device in zip(models, cohort, strict=True)]
+    updates = [fit.y - model for model, fit in zip(models, fits, strict=True)]
+    rows = {
+        device["client"]: (cluster, passed, t, 0, update)
+        for device, (cluster, passed, _), update in zip(cohort, places, updates, strict=True)
+    }
+    after, made = x.copy(), list(state["splits"])
 
     def mean(jobs):
         sizes = [cohort[j]["size"] if h["weighting"] == "examples" else 1 for j in jobs]
         return np.average([updates[j] for j in jobs], axis=0, weights=sizes)
 
-    for node in range(len(x)):
-        jobs = [j for j, cluster in enumerate(trains) if cluster == node]
-        if not jobs or state["child"][node]:
+    for m in range(len(x)):
+        jobs = [j for j, (cluster, _, split) in enumerate(places) if cluster == m and split is None]
+        if not jobs:
             continue
-        place = 2 * int((child > 0).sum()) + 1
-        if splits(h, t, [updates[j] for j in jobs], mean(jobs)) and place < len(x):
+        step = mean(jobs)
+        if splits(h, t, [updates[j] for j in jobs], step) and len(made) + 1 < len(x):
             side = [jobs[i] for i in bipartition([updates[j] for j in jobs])[0]]
-            child[node], split[node] = place, t
-            for born, members in ((place, side), (place + 1, [j for j in jobs if j not in side])):
-                direction[born] = mean(members)
-                x[born] = state["x"][node] + h["server_lr"] * direction[born]
-        else:
-            x[node] = state["x"][node] + h["server_lr"] * mean(jobs)
-    return {
-        "x": x,
-        "direction": direction,
-        "child": child,
-        "split": split,
-        "rows": {**state["rows"], **rows},
-        "t": t,
-        "stats": fits,
-        "came late": late,
-    }
+            step, other = mean(side), mean([j for j in jobs if j not in side])
+            made.append((m, x[m], (step, other), t))
+            after[len(made)] = x[m] + h["server_lr"] * other
+        after[m] = x[m] + h["server_lr"] * step
+    late = any(split is not None for _, _, split in places)
+    rows = {**state["rows"], **rows}
+    return {"x": after, "splits": made, "rows": rows, "t": t, "stats": fits, "came late": late}
 
 
 def splits(h, t, updates, mean):

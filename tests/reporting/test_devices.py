@@ -44,4 +44,18 @@ def test_it_is_on_the_page_where_results_were_kept(study):
     assert "How do the devices differ?" in write_report(folder).page_path.read_text()
     path = folder / "models" / "0.parquet"
     path.write_bytes(path.read_bytes()[:40])
-    assert "How do the devices differ?" not in write_report(folder).page_path.read_text()
+    page = write_report(folder).page_path.read_text()
+    assert "How do the devices differ?" not in page
+    assert "0.parquet is damaged" in page
+
+
+def test_the_best_device_of_a_loss_is_the_one_with_the_least(tmp_path, write_study, trial):
+    losses = np.linspace(0.1, 2.1, 11)
+    config = {"study": {"objective": {"metric": "valid/loss", "mode": "min"}}}
+    curves = {0: {"test/loss": np.full((1, 10), 1.0), "valid/loss": np.full((1, 10), 1.0)}}
+    folder = write_study(tmp_path / "s", [trial(0, "FedAvg", 1.0)], curves=curves, seeds=(0,), **config)
+    (folder / "models").mkdir()
+    columns = {"seed": np.zeros(11, dtype=int), "device": np.arange(11), "test/loss": losses}
+    write_device_results(columns, folder / "models" / "0.parquet")
+    lines = device_lines(Findings(results=load_study(folder)))
+    np.testing.assert_allclose(lines["FedAvg"].values[0, ::10], losses[::-1])

@@ -10,7 +10,7 @@ from flstudy.reporting.tables import Cells
 from flstudy.study.device_results import read_device_results
 
 SHARES = np.linspace(0.0, 1.0, 101)
-COLUMNS = {"Lowest tenth": 0.1, "Median": 0.5, "Highest tenth": 0.9}  # and their quantiles
+COLUMNS = {"Worst tenth": 0.1, "Median": 0.5, "Best tenth": 0.9}  # and their places
 
 
 class DevicesSection(ReportSection):
@@ -54,6 +54,7 @@ def device_lines(findings: Findings) -> dict[str, Line]:
         if metric not in table.column_names:
             continue
         seeds, values = table["seed"].to_numpy(), table[metric].to_numpy()
-        quantiles = [np.quantile(scale * values[seeds == seed], SHARES) for seed in np.unique(seeds)]
+        shares = SHARES if findings.ranking.higher else SHARES[::-1]  # from the worst to the best
+        quantiles = [np.quantile(scale * values[seeds == seed], shares) for seed in np.unique(seeds)]
         lines[row.algorithm] = Line(100 * SHARES, np.stack(quantiles))
     return lines
