@@ -117,9 +117,9 @@ class Cfl(Clustered):
     def placed(self, server: Server, client: Client) -> Client:
         """Return the row of a device that has found its side of the next split of its cluster, if it knows enough: it
         trained the split's model. A device that trained in another tree last is one that never took part."""
-        known = (client.tree == server.tree) & (client.passed <= server.splits)
-        cluster, passed = torch.where(known, client.cluster, 0), torch.where(known, client.passed, 0)
-        trained = torch.where(known, client.round, -1)
+        in_tree = (client.tree == server.tree) & (client.passed <= server.splits)
+        cluster, passed = torch.where(in_tree, client.cluster, 0), torch.where(in_tree, client.passed, 0)
+        trained = torch.where(in_tree, client.round, -1)
         split = self.next_split(server, cluster, passed)
         finds = (own_model(server.parent, split) == cluster) & (trained >= own_model(server.split, split))
         stays, goes = (cosine_similarity(client.delta, own_model(side, split), 0) for side in server.sides.unbind())
@@ -166,8 +166,8 @@ class Cfl(Clustered):
         number = server.splits + disagree.cumsum(0) - 1  # [M] of the split that each cluster would be
         splits = disagree & (round.number >= self.first_round) & (number < self.models - 1)
 
-        made = splits & (number == torch.arange(self.models, device=number.device)[:, None])  # [M, M]
-        now, parent = made.any(1), made.to(torch.int64).argmax(1)
+        new_splits = splits & (number == torch.arange(self.models, device=number.device)[:, None])  # [M, M]
+        now, parent = new_splits.any(1), new_splits.to(torch.int64).argmax(1)
         both = torch.stack([self.mean_of(member & part, inbox) for part in (side, ~side)])  # [2, M, n]
         step = torch.where(splits[:, None], both[0], mean)
         born = server.x[parent] + self.server_lr * both[1, parent]

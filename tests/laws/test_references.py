@@ -431,8 +431,8 @@ def follow(algorithm, population, rounds: int) -> set[str]:
                 assert np.array_equal(places(server)[field], theirs), (field, index)
         if isinstance(algorithm, Cfl):
             happened |= {"split"} if state["splits"] else set()
-            made = [split[0] for split in state["splits"]]
-            assert server.parent[0].tolist() == made + [-1] * (algorithm.models - len(made))
+            parents = [split[0] for split in state["splits"]]
+            assert server.parent[0].tolist() == parents + [-1] * (algorithm.models - len(parents))
             happened |= {"came late"} if state["came late"] else set()
         if isinstance(algorithm, Oracle):
             assert server.t[0, :, 0].tolist() == state["t"].tolist()

@@ -81,7 +81,7 @@ def round(state, cohort, hyper):
         device["client"]: (cluster, passed, t, 0, update)
         for device, (cluster, passed, _), update in zip(cohort, places, updates, strict=True)
     }
-    after, made = x.copy(), list(state["splits"])
+    after, all_splits = x.copy(), list(state["splits"])
 
     def mean(jobs):
         sizes = [cohort[j]["size"] if h["weighting"] == "examples" else 1 for j in jobs]
@@ -92,15 +92,15 @@ def round(state, cohort, hyper):
         if not jobs:
             continue
         step = mean(jobs)
-        if splits(h, t, [updates[j] for j in jobs], step) and len(made) + 1 < len(x):
+        if splits(h, t, [updates[j] for j in jobs], step) and len(all_splits) + 1 < len(x):
             side = [jobs[i] for i in bipartition([updates[j] for j in jobs])[0]]
             step, other = mean(side), mean([j for j in jobs if j not in side])
-            made.append((m, x[m], (step, other), t))
-            after[len(made)] = x[m] + h["server_lr"] * other
+            all_splits.append((m, x[m], (step, other), t))
+            after[len(all_splits)] = x[m] + h["server_lr"] * other
         after[m] = x[m] + h["server_lr"] * step
     late = any(split is not None for _, _, split in places)
     rows = {**state["rows"], **rows}
-    return {"x": after, "splits": made, "rows": rows, "t": t, "stats": fits, "came late": late}
+    return {"x": after, "splits": all_splits, "rows": rows, "t": t, "stats": fits, "came late": late}
 
 
 def splits(h, t, updates, mean):

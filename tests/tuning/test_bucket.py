@@ -112,7 +112,7 @@ def test_a_killed_study_goes_on_from_its_bucket(tmp_path, door, monkeypatch, cap
         assert run_trial(config, fresh, report=lambda trial, save: True).objective == trial.objective  # bit for bit
     for line in (["report", URI], ["show", URI, "best"], ["compare", f"{URI}/0", f"{URI}/1"]):
         assert cli.main(line) == 0
-    assert not list(study.folder.glob("models/*"))
+    assert not list(study.folder.glob("models/*.pt"))
     assert cli.main(["export", URI, "--to", "model.pt"]) == 0
     assert study.load_model().training is False
     best = study.best.trial
