@@ -117,7 +117,7 @@ def test_help_and_print_config(output_of):
     assert "flstudy tune CONFIG" in output_of("--help")
     run_help = output_of("run", "--help")
     assert "--population.clients" in run_help
-    assert "devices drawn uniformly" in run_help  # from the docstring
+    assert "devices drawn without" in run_help  # from the docstring
     printed = output_of("run", QUICK, "--algorithm", "FedProx", "--algorithm.mu", "0.5", "--print_config")
     assert "mu: 0.5" in printed
     assert "shape" not in printed  # the data set's
