@@ -280,7 +280,8 @@ def test_the_script_for_slurm_starts_ray_runs_the_study_and_ends_both(config: st
     script = subprocess.Popen(["bash", str(DOCKER / "cluster" / "study.sbatch"), config], cwd=tmp_path, env=environment)
     calls = tmp_path / "calls"
     if config == "long.yaml":
-        wait_until(lambda: calls.exists() and "flstudy tune" in calls.read_text())
+        begun = ("flstudy tune", "srun --nodes", "ray start --address")  # the workers begin in the background
+        wait_until(lambda: calls.exists() and all(call in calls.read_text() for call in begun))
         script.terminate()
     assert script.wait(LIMIT_S) == (1 if config == "long.yaml" else 3)
     log = calls.read_text()
