@@ -43,7 +43,7 @@ class Server(NamedTuple):
 
 class Client(NamedTuple):
     cluster: Tensor  # [] of which it is
-    passed: Tensor  # [] splits among which no later one of its cluster has found its side yet
+    passed: Tensor  # [] number of splits that it has behind it: it looks for its side of its cluster's later ones
     round: Tensor  # [] in which it trained its cluster's model, or the origin of its next split; -1 before
     tree: Tensor  # [] of whose splits this is said
     delta: Tensor  # [n] its update then

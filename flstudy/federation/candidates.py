@@ -8,6 +8,7 @@ from flstudy.algorithms import Algorithm
 from flstudy.algorithms.parts.personal import Keeping
 from flstudy.federation.asked_devices import stacked
 from flstudy.federation.evaluation import Evaluation
+from flstudy.federation.own_parts import trains_several
 from flstudy.population import Cohort, Population
 from flstudy.user_error import UserError
 
@@ -16,8 +17,7 @@ def refuse_candidates(algorithm: Algorithm, population: Population) -> None:
     """Raise UserError where a selection asks for losses of the server's one model, but there is no such model."""
     if not population.asks_candidates:
         return
-    several = "models" in vars(algorithm) or algorithm.jobs_per_device > 1
-    alone = not algorithm.sent_models
+    several, alone = trains_several(algorithm), not algorithm.sent_models
     if several or alone or isinstance(algorithm, Keeping):
         what = "trains several models" if several else "sends none" if alone else "leaves parts of it on the devices"
         raise UserError(

@@ -36,9 +36,14 @@ def refuse_copies_without_buffers(algorithm: Algorithm) -> None:
         )
 
 
+def trains_several(algorithm: Algorithm) -> bool:
+    """Return whether the devices train several models, or one of several that the server has."""
+    return algorithm.jobs_per_device > 1 or "models" in vars(algorithm)
+
+
 def refuse_several(algorithm: Algorithm, key: str, instead: str) -> None:
     """Raise UserError, naming a key, for a method whose devices have no model of which they could keep parts."""
-    several = algorithm.jobs_per_device > 1 or "models" in vars(algorithm)
+    several = trains_several(algorithm)
     if several or algorithm.asks == "gradient":
         what = "the devices train several models" if several else "the devices tell gradients at the global model"
         raise UserError(f"{key} makes no sense for {type(algorithm).__name__}, where {what}; {instead}")

@@ -36,8 +36,8 @@ class Selection(Configurable, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class BySize(Selection):
-    """Selection of devices in proportion to the training examples that they own. Beside it ``weighting: uniform`` lets
-    the mean be over examples."""
+    """Selection of devices in proportion to the training examples that they own. Beside it ``weighting: uniform`` does
+    not count these twice."""
 
     citations: ClassVar[tuple[str, ...]] = ("efraimidis2006",)
 
