@@ -17,8 +17,8 @@ An instance of order k learns with η_ℓ 2^(-k/2); η_ℓ = 1 is the paper's.
 Laws: with the paper's constants the tests cannot fire before T is far beyond any run: then 3 ρ̂(T) > 1, and only the
 ends of blocks restart.
 Differs: Alg. 3 prints Test 1 without 2^-k. F̃ is in an appendix that is not public; here F̃_t = max(0, mean of F over the
-instance's own t' rounds - ρ(t')), which meets Requirement 1 where the world stands still. F is measured on the model
-that devices receive, not after the round. After a detection the paper goes on with a longer block
+instance's own t' rounds - ρ(t')), which keeps eq. (13) within 2 ρ(t) where losses do not rise. F is measured on the
+model that devices receive, not after the round. After a detection the paper goes on with a longer block
 (``on_detect: increment``), MASTER with order 0 (``reset``). MASTER tests all instances that end, Alg. 3 the running one
 (``tests``). A block has at most the first power of two ≥ T rounds.
 """
@@ -93,7 +93,7 @@ class MasterFL(Detector):
     """An instance of order k scales the devices' learning rate by 2^(-k/2), for methods whose server sends it (FedOmd);
     or the algorithm keeps its own."""
     rho_hat_scale: float = hyper(1.0, "(0, 1e12]")
-    """κ. Experience: at 1 nothing is ever detected; 1e-3 to 1e-2 detect."""
+    """κ. Experience on digits: from 5e-3 up next to nothing is detected; 3e-3 and less detect."""
     c1: float = hyper(1.0, "(0, 1e12]")
     """c₁ of ρ(t) = min(c₁/√t + c₂/t, 1); Definition 3 asks for ρ ≥ 1/√t."""
     c2: float = hyper(0.0, "[0, 1e12]")

@@ -10,8 +10,8 @@ from flstudy.config import ConfigError
 from flstudy.config.config import load
 from flstudy.config.reading import arguments
 from flstudy.reproduction.plan import read_paper, stage_config, stages_of
-from flstudy.study.space import Space
 from flstudy.tasks import Vit
+from flstudy.tuning.plan import check_study
 from tests.population.datasets.on_disk import SMALL_FILES, accept_any_checksum
 
 FOLDER = Path(__file__).parents[2] / "tune_configs" / "fedada2"
@@ -87,15 +87,16 @@ def test_the_paper_s_numbers(name, clients, participants, rounds, small):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_arm_s_best_values_are_its_first_trial(name, small):
-    """Every value of a preset that is searched lies in its domain, but for FedAvg's server, which does nothing."""
+    """Every value of a preset that is searched lies in its domain."""
     config = load(FOLDER / f"{name}.yaml", small(name), command="tune")
-    points = Space.parse(config.study.search).defaults(config)
+    space = check_study(config)
+    points = space.defaults(config)
     assert Counter(point["algorithm"] for point in points) == Counter(config.study.search["algorithm"]["choice"])
     for point in points:
         preset = config.study.presets[point["algorithm"]]
         for field, value in preset.items():
             key = field if "." in field else f"algorithm.{field}"
-            if key in config.study.search and (point["algorithm"], key) != ("FedAvg", "algorithm.server_lr"):
+            if key in space.of(point["algorithm"]):
                 assert point[key] == value, (point["algorithm"], key)
     if name == "stackoverflow_tags":  # c, Table 3
         clips = {point["algorithm"]: point["privacy.clip"] for point in points}
@@ -118,7 +119,7 @@ def test_first_trials_are_the_tables_3_to_6_s(small):
     assert set(stages) == names
     for name, stage in stages.items():
         config = stage_config(plan, stage, [] if name == "stackoverflow-tags" else options)
-        firsts = {point["algorithm"]: point for point in Space.parse(config.study.search).defaults(config)}
+        firsts = {point["algorithm"]: point for point in check_study(config).defaults(config)}
         for (world, algorithm, key), figure in plan.published.items():
             if world == name:
                 assert firsts[algorithm][key] == figure.value, (world, algorithm, key)

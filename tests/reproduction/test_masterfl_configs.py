@@ -121,6 +121,20 @@ def test_nobody_is_tuned_at_the_paper_s_rates(world):
         assert master.planned(500) == replace(printed, **changed[how])
 
 
+@pytest.mark.parametrize(
+    ("world", "loss_max"),
+    [("mnist-swap", 2.3), ("mnist-introduction", 2.3), ("covtype-swap", 1.95), ("covtype-introduction", 1.95)],
+)
+def test_the_paper_s_own_data_are_run_at_its_rates(world, loss_max):
+    """Losses are divided by that of a blind guess, ln 10 and ln 7."""
+    configs = {stage.name: stage_config(PLAN, stage).flat() for stage in stages_of(PLAN, [world])}
+    for name in ("FedNova", "FedProx", "FedAvg", "FedOmd"):
+        assert configs[name]["algorithm.lr"] == pytest.approx(500**-0.5, rel=1e-3)
+    for name in ("Master-FL-FedAvg", "Master-FL-FedOmd"):
+        assert configs[name]["algorithm.lr"] == configs[name]["controller.rho_hat_scale"] == 1.0
+        assert configs[name]["controller.loss_max"] == loss_max
+
+
 def test_who_chooses_kappa_does_not_judge():
     """Neither seeds nor rounds of drifts of the world in which κ is chosen are those of a world that uses it."""
     chooses = stage_config(PLAN, stages_of(PLAN, ["rho-hat-scale"])[0])
