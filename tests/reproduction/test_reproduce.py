@@ -18,6 +18,7 @@ from flstudy.reproduction.plan import read_paper, stage_config, stages_of
 from flstudy.reproduction.stages import run_stage
 from flstudy.study import load_study
 from flstudy.study.folder import FORMAT
+from flstudy.tuning.plan import check_study
 
 from ..reporting.conftest import is_drawn
 
@@ -326,3 +327,19 @@ def test_the_papers_plans_are_right(path):
             presets, arms = config.study.presets, config.study.arms.items()
             assert {*presets} == {name if name in presets else arm.class_path for name, arm in arms}
             assert config.study.allocation == "equal"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:MasterFL")
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*/reproduction.yaml")), ids=lambda path: path.parent.name)
+def test_every_study_can_begin(path):
+    """Also those that wait for files: a preset outside its search is found here. The ones that wait for weights are in
+    test_fedada2_configs."""
+    plan = read_paper(path.parent.name, CONFIGS)
+    worlds = [world.name for world in plan.worlds if world.config.stem not in ("cifar100", "gld23k")]
+    searches = {}  # several worlds and variants of a config have the same
+    for stage in stages_of(plan, worlds, ["tuned"]):
+        config = stage_config(plan, stage)
+        searches[stage.world.config, str((config.study.search, config.study.arms, config.study.presets))] = config
+    for config in searches.values():
+        check_study(config)
