@@ -39,7 +39,7 @@ def test_the_page_is_what_the_command_makes_of_the_lines():
 
 def test_a_study_that_is_no_paper_s_publishes_nothing_and_is_on_the_page():
     plans = own_studies(CONFIGS)
-    assert [plan.name for plan in plans] == ["ditto", "together"]
+    assert [plan.name for plan in plans] == ["ditto", "personal", "together"]
     page = (CONFIGS / "README.md").read_text()
     for plan in plans:
         assert not plan.published
