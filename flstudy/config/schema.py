@@ -10,6 +10,7 @@ standard's words a node may have
     x-symbol     the paper's letter, where the sentence begins with one
     x-class      of an object: the dotted path of the class whose arguments its properties are
     x-citations  the class's keys in references.bib
+    x-parts      of a method that makes no sense without parts of the model: the argument that names them
     x-root       of a key that names a class: that key, such as "population.drift"
 """
 
@@ -94,6 +95,7 @@ def described(cls: type[Any], key: str, defs: dict[str, Any]) -> dict[str, Any]:
         "type": "object",
         "x-class": f"{cls.__module__}.{cls.__name__}",
         **({"x-citations": list(cls.citations)} if getattr(cls, "citations", ()) else {}),
+        **({"x-parts": cls.names_parts} if getattr(cls, "needs_parts", False) else {}),
         "properties": properties,
         **({"required": required} if required else {}),
         "additionalProperties": any(

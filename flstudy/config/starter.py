@@ -25,6 +25,13 @@ RATES = ("lr", "server_lr")
 MOMENTA = (0.0, 0.5, 0.9, 0.99)
 NONE = "none"
 MOST_LABELS = 1000  # of a drift that names them all
+HEADS = {"Mlp": "network.3.*", **dict.fromkeys(("Cnn", "FastText", "Lstm", "ResNet18"), "head.*")}
+"""Last layers of a first task, for methods of which devices keep or share a part; other first tasks have one layer."""
+
+SENTENCES = {  # instead of the schema's
+    ARMS: "Methods and variants that are compared, with ranges beside the shared ones; the last holds one value",
+    "study.presets": "Parts of the model that devices keep, or share; other values of one method may stand here, too",
+}
 
 
 class Choice(NamedTuple):
@@ -146,14 +153,18 @@ def _study(choice: Choice) -> dict[str, Any]:
         "epochs": 3,
     }
     search, asides = _space(choice.algorithms)
-    first, several = choice.algorithms[0], len(choice.algorithms) > 1
+    parts = {name: _parts(name, dataset["x-first-task"]) for name in choice.algorithms}
+    several = len(choice.algorithms) > 1
+    first = next((name for name in choice.algorithms if not parts[name]), choice.algorithms[0])
+    presets = {name: arguments for name, arguments in parts.items() if arguments and several and not choice.arms}
     names = {"algorithm": {"choice": list(choice.algorithms)}} if several else {}
     arms: dict[str, dict[str, Any]] = {}
     compared, searched = len(choice.algorithms), len(search)
     # Several begin with their own defaults: what the config gives would hold for all of them.
-    first_class = first if several or choice.arms else _class(first, _defaults(first, search))
+    defaults = {} if several or choice.arms else _defaults(first, search)
+    first_class = _class(first, {**parts[first], **defaults})
     if choice.arms:
-        search, arms = _arms(choice.algorithms)
+        search, arms = _arms(choice.algorithms, parts)
         names, asides = {}, {}
         compared, searched = len(arms), len(search) + max(len(arm["search"]) for arm in arms.values())
     better = {"metric": "valid/accuracy", "mode": "max"}
@@ -171,6 +182,7 @@ def _study(choice: Choice) -> dict[str, Any]:
             "objective": better,
             **({"search": {**names, **search, **asides}} if names or search else {}),
             **({"arms": arms} if arms else {}),
+            **({"presets": presets} if presets else {}),
             "scheduler": _class("Asha", {"grace_rounds": grace}),
             "confirm": Aside({"top": 1, "seeds": 5}),
             "resources": {"cpu": 1, "gpu": 0},
@@ -180,6 +192,20 @@ def _study(choice: Choice) -> dict[str, Any]:
 
 def _class(name: str, arguments: Mapping[str, Any] | None = None) -> Any:
     return {"class_path": name, "init_args": dict(arguments)} if arguments else name
+
+
+def _parts(algorithm: str, task: str) -> dict[str, list[str]]:
+    """Return the argument that names a task's last layers, for a method that makes no sense without.
+
+    Raises:
+        ConfigError: such a method for a task of one layer.
+    """
+    argument = config_schema()["$defs"][algorithm].get("x-parts")
+    if argument is None:
+        return {}
+    if task not in HEADS:
+        raise ConfigError(f"{algorithm} must have a model of two parts, got {task}: take another method or data set")
+    return {argument: [HEADS[task]]}
 
 
 def _partition(choice: Choice) -> Any:
@@ -252,13 +278,15 @@ def _space(algorithms: Sequence[str]) -> tuple[dict[str, Any], dict[str, Aside]]
     space: dict[str, Any] = {}
     for name in [*searched, *(key for key in others if key not in searched)]:
         per_method = [_reach(properties[name]) for properties in by_method.values() if name in properties]
-        if all(reach is not None for reach in per_method):
+        if per_method and all(reach is not None for reach in per_method):
             space[f"algorithm.{name}"] = _range([reach for reach in per_method if reach is not None])
     ranges = {key: value for key, value in space.items() if key.partition(".")[2] in searched}
     return ranges, {key: Aside(value) for key, value in space.items() if key not in ranges}
 
 
-def _arms(algorithms: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _arms(
+    algorithms: Sequence[str], parts: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return the ranges that all methods share, and an arm of each with its own; the last arm is the first method with
     one value held at its default."""
     spaces = {name: _space([name])[0] for name in algorithms}
@@ -268,11 +296,12 @@ def _arms(algorithms: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str
     shared = {key: span for key, span in in_all.items() if key != held}
     arms: dict[str, dict[str, Any]] = {}
     for name, space in spaces.items():
-        arms[name] = {"search": {key.partition(".")[2]: span for key, span in space.items() if key not in shared}}
+        own_ranges = {key.partition(".")[2]: span for key, span in space.items() if key not in shared}
+        arms[name] = {**({"init_args": parts[name]} if parts[name] else {}), "search": own_ranges}
     argument = held.partition(".")[2]
     value = config_schema()["$defs"][first]["properties"][argument]["default"]
     ranges = {key: span for key, span in arms[first]["search"].items() if key != argument}
-    variant = {"class_path": first, "init_args": {argument: value}, "search": ranges}
+    variant = {"class_path": first, "init_args": {**parts[first], argument: value}, "search": ranges}
     return shared, {**arms, f"{first}-{argument}-{value}": variant}
 
 
@@ -303,10 +332,7 @@ def _commented(values: Mapping[str, Any], properties: Mapping[str, Any], at: str
         node, key = properties.get(name, {}), f"{at}.{name}" if at else name
         sentence = re.split(r"[.;:] ", node.get("description", ""))[0].rstrip(".")
         aside = isinstance(value, Aside)
-        if key == ARMS:
-            sentence = (
-                "Methods and variants that are compared, with ranges beside the shared ones; the last holds one value"
-            )
+        sentence = SENTENCES.get(key, sentence)
         if aside:
             sentence, value = value.why or sentence, value.value
         if sentence and at != SEARCH:

@@ -10,7 +10,7 @@ from flstudy.cli import main
 from flstudy.config import ConfigError, load
 from flstudy.config.reading import content_of, parsed
 from flstudy.config.schema import class_names, config_schema
-from flstudy.config.starter import NONE, Choice, ask_choice, starter
+from flstudy.config.starter import HEADS, NONE, RATES, Choice, ask_choice, starter
 from flstudy.config.values import completed
 from flstudy.tuning.plan import check_study
 
@@ -43,8 +43,24 @@ def test_a_study_of_all_methods_and_of_each(tmp_path):
     assert config.study.search["algorithm"] == {"choice": every}
     for name in every:
         search = content_of("FILE", starter(Choice(algorithms=[name])))["study"]["search"]
-        assert {"algorithm.lr", "algorithm.server_lr"} <= set(search), name
+        rates = {f"algorithm.{rate}" for rate in RATES if rate in config_schema()["$defs"][name]["properties"]}
+        assert rates <= set(search), name
         assert "algorithm" not in search
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataset", sorted(BUILT))
+@pytest.mark.parametrize("arms", [False, True])
+def test_methods_that_need_a_part_of_the_model_get_its_last_layers(dataset, arms, tmp_path):
+    for algorithms in (["FedRep"], ["LgFedAvg", "FedRep"], ["FedBabu", "FedAvg", "LgFedAvg"]):
+        choice = Choice(dataset=dataset, algorithms=algorithms, arms=arms)
+        if config_schema()["$defs"][dataset]["x-first-task"] in HEADS:
+            config = checked(choice, tmp_path)
+            if "FedAvg" in algorithms:  # to which the others' parts do not go on
+                assert (config.method, config.flat()["algorithm.personal"]) == ("FedAvg", [])
+        else:
+            with pytest.raises(ConfigError, match=r"must have a model of two parts, got \w+: take another"):
+                starter(choice)
 
 
 @pytest.mark.parametrize("algorithms", [("Flash", "FedYogi", "FedAvg"), ("FedAvg",), ("Ditto", "Scaffold", "FedProx")])
