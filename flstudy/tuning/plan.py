@@ -91,7 +91,7 @@ def plan_study(
         past = folder.read_trials(damage)
         for line in [*damage, *repair(folder, past)]:
             say(line)
-    _check_trials_left(config, past, folder)
+        _check_trials_left(config, past, folder)
     check_resources(config.study.resources)
     store, modules = config.store, config.modules
     if folder is not None:
@@ -190,14 +190,16 @@ def start_remarks(config: "Config", plan: Sequence[ArmPlan]) -> list[str]:
     return lines
 
 
-def _check_trials_left(config: "Config", past: Sequence[Trial], folder: StudyFolder | None) -> None:
-    """Raise ConfigError for a study that has had all its trials, unless winners are still to be confirmed."""
+def _check_trials_left(config: "Config", past: Sequence[Trial], folder: StudyFolder) -> None:
+    """Raise ConfigError for a study that has come to its end with all its trials.
+
+    One that was stopped behind its last trial lacks its end alone: winners to be confirmed, or the report.
+    """
     study = config.study
     search = [trial for trial in past if not trial.is_confirmation]
     if not past or study.trials is None or sum(t.times_proposed for t in search if t.is_over) < study.trials:
         return
-    ended = folder is not None and folder.state().get("state") in ("finished", "failed")
-    if not study.confirm.seeds or (ended and all(trial.is_over for trial in past)):
+    if folder.state().get("state") in ("finished", "failed") and all(trial.is_over for trial in past):
         raise ConfigError(
             f"study.trials must be > {sum(trial.times_proposed for trial in search)}, the trials that the study has, "
             f"got {study.trials}: raise it to extend the study"

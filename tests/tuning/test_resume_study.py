@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import yaml
 from rich.console import Console
 
 from flstudy import cli
+from flstudy.config import ConfigError
 from flstudy.config.config import load
 from flstudy.reporting import write_report
 from flstudy.study import StudyFolder, Trial, load_study
@@ -161,6 +163,25 @@ def pc_equal(table, name):
     import pyarrow.compute as pc
 
     return pc.equal(table["metric"], name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["interrupted", "running"])  # stopped by a signal, killed
+def test_a_study_that_was_stopped_behind_its_last_trial_comes_to_its_end(written, ray_cluster, state):
+    path, folder, slow = written
+    slow.unlink()
+    quiet = Console(file=io.StringIO())
+    before = carry_out(load(path, {"rounds": 5}, command="tune"), quiet).trials
+    shutil.rmtree(folder / "report")
+    written_state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps({**written_state, "state": state, "boot": "of yesterday"}))
+
+    result = carry_out(load_study_config(StudyFolder(folder)), quiet, resume=folder)
+    assert [trial.to_json() for trial in result.trials] == [trial.to_json() for trial in before]
+    assert StudyFolder(folder).state()["state"] == "finished"
+    assert (folder / "report" / "report.html").is_file()
+    with pytest.raises(ConfigError, match=r"study\.trials must be > 3, the trials that the study has, got 3"):
+        carry_out(load_study_config(StudyFolder(folder)), quiet, resume=folder)
 
 
 @pytest.mark.slow
