@@ -16,11 +16,11 @@ An instance of order k learns with η_ℓ 2^(-k/2); η_ℓ = 1 is the paper's.
 
 Laws: with the paper's constants the tests cannot fire before T is far beyond any run: then 3 ρ̂(T) > 1, and only the
 ends of blocks restart.
-Differs: Alg. 3 prints Test 1 without 2^-k. F̃ is in an appendix that is not public; here F̃_t = max(0, mean of F over the
-instance's own t' rounds - ρ(t')), which keeps eq. (13) within 2 ρ(t) where losses do not rise. F is measured on the
-model that devices receive, not after the round. After a detection the paper goes on with a longer block
-(``on_detect: increment``), MASTER with order 0 (``reset``). MASTER tests all instances that end, Alg. 3 the running one
-(``tests``). A block has at most the first power of two ≥ T rounds.
+Differs: Alg. 3 prints Test 1 without 2^-k. F̃ is in Appendix E of the supplementary material, not at hand; here
+F̃_t = max(0, mean of F over the instance's own t' rounds - ρ(t')), which keeps eq. (13) within 2 ρ(t) where losses do
+not rise. F is measured on the model that devices receive, not after the round. After a detection the paper goes on with
+a longer block (``on_detect: increment``), MASTER with order 0 (``reset``). MASTER tests all instances that end, Alg. 3
+the running one (``tests``). A block has at most the first power of two ≥ T rounds.
 """
 
 import math
