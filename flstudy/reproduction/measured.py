@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flstudy.config import ConfigError
-from flstudy.metrics.sessions import initial_accuracy
 from flstudy.reporting.sections.comparison import last_values
 from flstudy.reproduction.plan import MEASURES, OF_SESSIONS, World
-from flstudy.reproduction.sessions import FIRST, sessions_by_number, shown_sessions
+from flstudy.reproduction.sessions import SPANS, accuracy_in, sessions_by_number, shown_sessions
 from flstudy.reproduction.values import Speaker, preset_speakers, row_name, speakers, variant_speakers
 from flstudy.study import StudyResults, Trial
 
@@ -70,12 +69,10 @@ def measured_trials(world: World, studies: Mapping[str, StudyResults]) -> list[M
 
 
 def measures_of(world: World, results: StudyResults) -> tuple[str, ...]:
-    """Return the measures of a world's trials: of sessions the accuracy in their first rounds."""
+    """Return the measures of a world's trials: of sessions the accuracy in their first rounds and in the last one."""
     if world.kind != "sessions":
         return world.measures
-    return tuple(
-        f"first_{rounds}_of_{session.number}" for session in shown_sessions(world, results) for rounds in FIRST
-    )
+    return tuple(f"{span}_of_{session.number}" for session in shown_sessions(world, results) for span in SPANS)
 
 
 def row_of(world: World, study: str, trial: Trial) -> str:
@@ -132,9 +129,8 @@ def _by_seed(measures: Iterable[str], results: StudyResults, trial: Trial) -> di
 
 
 def _of_session(measure: str, results: StudyResults, trial: Trial) -> dict[int, float]:
-    _, rounds, _, number = measure.split("_")
-    _, begin, until = sessions_by_number(results)[int(number)]
-    values = initial_accuracy(*results.curve(trial, "test/accuracy"), begin, until, first=int(rounds))
+    span, number = measure.split("_of_")
+    values = accuracy_in(span, sessions_by_number(results)[int(number)], *results.curve(trial, "test/accuracy"))
     return dict(zip(results.seeds_of(trial), values.tolist(), strict=True))
 
 

@@ -42,8 +42,8 @@ MEASURES = {  # name in published.csv -> metric
     **{name: f"detector/{name}" for name in ("detections", "false_alarms", "delay")},
     **{name: f"detector/{name}" for name in ("restarts_block", "restarts_detection")},
 }
-OF_SESSIONS = re.compile(r"first_\d+_of_\d+")
-"""Measures of sessions: accuracy in the ``first_10_of_5``, the first ten rounds of session 5."""
+OF_SESSIONS = re.compile(r"(first_\d+|last)_of_\d+")
+"""Measures of sessions: accuracy in the ``first_10_of_5``, the first ten rounds of session 5, or ``last_of_5``."""
 EFFORTS = ("rounds", "latency_s", "energy_j", "gain")
 """Costs of a session until its start is as good as another one, as in the measure ``Previous 7 rounds``."""
 SPENT = ("cpu_s", "memory_gb")

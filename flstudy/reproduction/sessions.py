@@ -1,12 +1,14 @@
 """Tables and curves of device sessions (Chang et al. 2025, sec. VI): ways to start a session beside each other, and the
 cost of their first rounds over the bandwidth of the cell."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from flstudy.metrics.sessions import accumulated_gain, best_accuracy, initial_accuracy, time_to_accuracy
 from flstudy.metrics.wireless import Wireless
@@ -28,7 +30,8 @@ from flstudy.reproduction.plan import EFFORTS, SPENT, Paper, World
 from flstudy.reproduction.values import Correlation, Speaker, rank_correlation, speakers, tuned_table
 from flstudy.study import StudyResults
 
-FIRST = (1, 10)  # rounds that are averaged; ten in Tables II, III and X to XIV
+SPANS = {"first_1": "first round", "first_10": "first 10 rounds", "last": "last round"}  # of a session
+PUBLISHED = "first_10"  # Tables II, III and X to XIV
 COSTS = ("wireless/latency_s", "wireless/energy_j")
 DEVICES, STEPS, BATCH = 100, 5, 128  # of the paper, App. C
 SVHN = 667_178  # parameters of its network for SVHN, Table I
@@ -55,7 +58,7 @@ def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
         if start in trials:  # an algorithm, as Continuous, beside every one: with the rates of its row, where given
             best[start] = {name: trials.get(f"{start}-{name}", trials[start]) for name in names}
     chosen = shown_sessions(world, next(iter(studies.values())))
-    parts = [_start_table(paper, world, best, names, where, first) for where in chosen for first in FIRST]
+    parts = [_start_table(paper, world, best, names, where, span) for where in chosen for span in SPANS]
     compared = world.compared in best and bool(chosen)
     if compared:
         parts.append(_effort_table(paper, world, best, names, chosen[-1]))
@@ -85,8 +88,16 @@ def shown_sessions(world: World, results: StudyResults) -> list[Stretch]:
     return [spans[number] for number in world.sessions if number in spans] or list(spans.values())[-1:]
 
 
-def _start_table(paper: Paper, world: World, best: Starts, names: list[str], where: Stretch, first: int) -> str:
-    """Return the table of the accuracy of a session's first rounds, beside the paper's where it has one, and the rank
+def accuracy_in(span: str, session: Stretch, rounds: NDArray[np.int64], accuracy: Floats) -> Floats:
+    """Return the mean accuracy [S] of a session's span, of a curve [S, n] over its evaluated rounds [n]."""
+    if span == "last":
+        inside = rounds < (math.inf if session.until is None else session.until)
+        return accuracy[:, inside][:, -1]
+    return initial_accuracy(rounds, accuracy, session.begin, session.until, first=int(span.removeprefix("first_")))
+
+
+def _start_table(paper: Paper, world: World, best: Starts, names: list[str], where: Stretch, span: str) -> str:
+    """Return the table of the accuracy in a session's span, beside the paper's where it has one, and the rank
     correlation of the two orders of algorithms and starts."""
     rows, beside = [], False
     ours, theirs = dict[str, float](), dict[str, float]()
@@ -95,17 +106,16 @@ def _start_table(paper: Paper, world: World, best: Starts, names: list[str], whe
         for variant, trials in best.items():
             here = NOTHING
             if name in trials:
-                values = 100 * initial_accuracy(*trials[name].curve(), where.begin, where.until, first=first)
+                values = 100 * accuracy_in(span, where, *trials[name].curve())
                 here = f"{values.mean():.2f}" + (f" ± {values.std(ddof=1):.2f}" if values.size > 1 else "")
             key = (world.name, name, f"{variant} {where.number}")
-            published = paper.published.get(key) if first == FIRST[-1] else None
+            published = paper.published.get(key) if span == PUBLISHED else None
             beside |= published is not None
             if published is not None and name in trials:
                 ours[f"{name} {variant}"], theirs[f"{name} {variant}"] = float(values.mean()), published.value
             cells.append(here if published is None else f"{here} / {100 * published.value:.2f}")
         rows.append((name, *cells))
-    stretch = "first round" if first == 1 else f"first {first} rounds"
-    title = f"Session {where.number}, accuracy % of its {stretch}" + (": here / the paper's" if beside else "")
+    title = f"Session {where.number}, accuracy % of its {SPANS[span]}" + (": here / the paper's" if beside else "")
     table = Cells(title=title, header=("Algorithm", *best), rows=tuple(rows), words=frozenset({0})).markdown()
     order = rank_correlation(theirs, ours)
     return table if order is None else f"{table}\n\n{order_of_starts(order)}"

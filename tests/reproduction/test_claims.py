@@ -1,6 +1,5 @@
 """Claims about a paper's pages: each is carried by the measured values beside the page, and the page shows these."""
 
-import re
 import shutil
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from flstudy.reproduction.claims import FILE, PageClaim, read_claims, refuted, r
 from flstudy.reproduction.measured import SPREAD, MeasuredTrial, as_csv, read_measured
 from flstudy.reproduction.pages import DIGESTS, write_digests
 from flstudy.reproduction.plan import MEASURES, REMARKS, RESULTS, read_paper
+from flstudy.reproduction.sessions import SPANS
 from flstudy.reproduction.values import format_values, measure_heading
 
 CONFIGS = Path(__file__).parents[2] / "tune_configs"
@@ -182,11 +182,9 @@ def starts_are_shown(tables, trials):
             every = (f"{name}, {start}", f"{start}-{name}, {start}", f"{start}, {start}")
             trial = next(rows[row] for row in every if row in rows)
             for measure in next(iter(trial.by_seed.values())):
-                first, number = re.fullmatch(r"first_(\d+)_of_(\d+)", measure).groups()
-                stretch = "first round" if first == "1" else f"first {first} rounds"
-                title = next(
-                    title for title in tables if title.startswith(f"Session {number}, accuracy % of its {stretch}")
-                )
+                span, number = measure.split("_of_")
+                start_of_title = f"Session {number}, accuracy % of its {SPANS[span]}"
+                title = next(title for title in tables if title.startswith(start_of_title))
                 values = 100 * np.array(list(trial.values(measure).values()))
                 (row,) = [row for row in tables[title] if row["Algorithm"] == name]
                 assert row[start].partition(" / ")[0] == f"{values.mean():.2f} ± {values.std(ddof=1):.2f}", (

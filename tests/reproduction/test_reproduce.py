@@ -128,6 +128,9 @@ def test_sessions_beside_each_other(tmp_path, monkeypatch, ray_cluster):
     measured = {trial.row: trial for trial in read_measured(folder / "results" / "two.csv") if "tuned" in trial.shown}
     in_ten = measured["FedAvg, Previous"].values("first_10_of_4").values()
     assert previous.startswith(f"{100 * sum(in_ten) / len(in_ten):.2f} ")
+    of_previous = load_study(Path("studies/dynamic-two-previous"))
+    _, values = of_previous.curve(next(t for t in of_previous.searched if t.algorithm == "FedAvg"), "test/accuracy")
+    assert [*measured["FedAvg, Previous"].values("last_of_4").values()] == values[:, -1].tolist()
     of_continuous = load_study(Path("studies/dynamic-two-continuous"))
     for shown, name in ((continuous, "Continuous"), (table[3].split(" | ")[3], "Continuous-Scaffold")):
         trial = next(t for t in of_continuous.searched if t.algorithm == name)  # its rates are those of the row
