@@ -31,6 +31,12 @@ def initial_accuracy(
     return inside.mean(-1)  # type: ignore[no-any-return]
 
 
+def final_accuracy(rounds: ArrayLike, accuracy: ArrayLike, begin: int, until: int | None = None) -> Floats:
+    """Return the accuracy in the last evaluated round of a session."""
+    _, inside = _session(rounds, accuracy, begin, until)
+    return inside[..., -1]  # type: ignore[no-any-return]
+
+
 def time_to_accuracy(
     rounds: ArrayLike, accuracy: ArrayLike, target: ArrayLike, begin: int, until: int | None = None
 ) -> Floats:

@@ -1,7 +1,6 @@
 """Tables and curves of device sessions (Chang et al. 2025, sec. VI): ways to start a session beside each other, and the
 cost of their first rounds over the bandwidth of the cell."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from flstudy.metrics.sessions import accumulated_gain, best_accuracy, initial_accuracy, time_to_accuracy
+from flstudy.metrics.sessions import (
+    accumulated_gain,
+    best_accuracy,
+    final_accuracy,
+    initial_accuracy,
+    time_to_accuracy,
+)
 from flstudy.metrics.wireless import Wireless
 from flstudy.reporting.ranking import Floats, recorded
 from flstudy.reporting.sections.cost import trial_cost
@@ -31,7 +36,7 @@ from flstudy.reproduction.values import Correlation, Speaker, rank_correlation, 
 from flstudy.study import StudyResults
 
 SPANS = {"first_1": "first round", "first_10": "first 10 rounds", "last": "last round"}  # of a session
-PUBLISHED = "first_10"  # Tables II, III and X to XIV
+PUBLISHED_SPAN = "first_10"  # Tables II, III and X to XIV
 COSTS = ("wireless/latency_s", "wireless/energy_j")
 DEVICES, STEPS, BATCH = 100, 5, 128  # of the paper, App. C
 SVHN = 667_178  # parameters of its network for SVHN, Table I
@@ -89,10 +94,9 @@ def shown_sessions(world: World, results: StudyResults) -> list[Stretch]:
 
 
 def accuracy_in(span: str, session: Stretch, rounds: NDArray[np.int64], accuracy: Floats) -> Floats:
-    """Return the mean accuracy [S] of a session's span, of a curve [S, n] over its evaluated rounds [n]."""
+    """Return the accuracy [S] in a session's span, of a curve [S, n] over its evaluated rounds [n]."""
     if span == "last":
-        inside = rounds < (math.inf if session.until is None else session.until)
-        return accuracy[:, inside][:, -1]
+        return final_accuracy(rounds, accuracy, session.begin, session.until)
     return initial_accuracy(rounds, accuracy, session.begin, session.until, first=int(span.removeprefix("first_")))
 
 
@@ -109,7 +113,7 @@ def _start_table(paper: Paper, world: World, best: Starts, names: list[str], whe
                 values = 100 * accuracy_in(span, where, *trials[name].curve())
                 here = f"{values.mean():.2f}" + (f" ± {values.std(ddof=1):.2f}" if values.size > 1 else "")
             key = (world.name, name, f"{variant} {where.number}")
-            published = paper.published.get(key) if span == PUBLISHED else None
+            published = paper.published.get(key) if span == PUBLISHED_SPAN else None
             beside |= published is not None
             if published is not None and name in trials:
                 ours[f"{name} {variant}"], theirs[f"{name} {variant}"] = float(values.mean()), published.value

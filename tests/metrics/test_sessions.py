@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from flstudy.metrics.sessions import accumulated_gain, best_accuracy, initial_accuracy, time_to_accuracy
+from flstudy.metrics.sessions import (
+    accumulated_gain,
+    best_accuracy,
+    final_accuracy,
+    initial_accuracy,
+    time_to_accuracy,
+)
 
 ROUNDS = np.arange(1, 13)
 CURVE = np.array([[0.1, 0.2, 0.3, 0.4, 0.2, 0.5, 0.6, 0.7, 0.1, 0.3, 0.3, 0.9]])
@@ -13,6 +19,14 @@ def test_the_first_rounds_of_a_session():
     assert initial_accuracy(ROUNDS, CURVE, 5, 9, first=2).tolist() == pytest.approx([0.35])
     assert initial_accuracy(ROUNDS, CURVE, 5, 9).tolist() == pytest.approx([0.5])  # it has only four
     assert initial_accuracy(ROUNDS, CURVE, 9, first=3).tolist() == pytest.approx([0.7 / 3])
+
+
+def test_the_last_round_of_a_session_is_its_last_evaluated():
+    assert final_accuracy(ROUNDS, CURVE, 5, 9).tolist() == [0.7]
+    assert final_accuracy(ROUNDS, CURVE, 9).tolist() == [0.9]
+    assert final_accuracy(ROUNDS[::2], CURVE[:, ::2], 5, 9).tolist() == [0.6]
+    with pytest.raises(ValueError, match="no round of the session"):
+        final_accuracy(ROUNDS[:4], CURVE[:, :4], 5, 9)
 
 
 def test_time_to_accuracy_counts_from_the_session_s_first_round():

@@ -183,8 +183,8 @@ def starts_are_shown(tables, trials):
             trial = next(rows[row] for row in every if row in rows)
             for measure in next(iter(trial.by_seed.values())):
                 span, number = measure.split("_of_")
-                start_of_title = f"Session {number}, accuracy % of its {SPANS[span]}"
-                title = next(title for title in tables if title.startswith(start_of_title))
+                heading = f"Session {number}, accuracy % of its {SPANS[span]}"
+                title = next(title for title in tables if title.startswith(heading))
                 values = 100 * np.array(list(trial.values(measure).values()))
                 (row,) = [row for row in tables[title] if row["Algorithm"] == name]
                 assert row[start].partition(" / ")[0] == f"{values.mean():.2f} ± {values.std(ddof=1):.2f}", (
