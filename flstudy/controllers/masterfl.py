@@ -94,7 +94,7 @@ class MasterFL(Detector):
     or the algorithm keeps its own."""
     rho_hat_scale: float = hyper(1.0, "(0, 1e12]")
     """κ. Experience on digits: from 5e-3 up next to nothing is detected; 3e-3 and less detect."""
-    c1: float = hyper(1.0, "(0, 1e12]")
+    c1: float = hyper(1.0, "[1e-12, 1e12]")
     """c₁ of ρ(t) = min(c₁/√t + c₂/t, 1); Definition 3 asks for ρ ≥ 1/√t."""
     c2: float = hyper(0.0, "[0, 1e12]")
     """c₂ of ρ(t)."""

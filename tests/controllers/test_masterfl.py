@@ -338,7 +338,7 @@ def test_any_algorithm_runs_with_its_own_rate():
     [
         ({"rounds": 1}, "rounds must lie in [2, 1e6], got 1"),
         ({"rho_hat_scale": 0.0}, "rho_hat_scale must lie in (0, 1e12]"),
-        ({"c1": math.inf}, "c1 must lie in (0, 1e12]"),
+        ({"c1": math.inf}, "c1 must lie in [1e-12, 1e12]"),
         ({"c2": -1.0}, "c2 must lie in [0, 1e12]"),
         ({"delta": 1.0}, "delta must lie in (0, 1), got 1.0"),
         ({"loss_max": -1.0}, "loss_max must lie in (0, 1e12]"),
