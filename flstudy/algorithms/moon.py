@@ -10,7 +10,7 @@ Laws: μ = 0 is FedAvg, as is a device's first participation; its traffic is Fed
 Differs: the term is skipped at the first participation, where the authors' code takes an initial model of the device's
 own for v, and others take x. With a ``buffer`` of several v the denominator sums over them, as in the authors' code.
 z is a forward pass of its own, whose dropout masks are not those of f_i. A task without a projection head is compared
-by what its classifier is given.
+by what its classifier is given, logistic regression by its logits.
 """
 
 from dataclasses import dataclass

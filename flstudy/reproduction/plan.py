@@ -104,7 +104,6 @@ class World:
     bandwidths: tuple[float, ...] = ()  # MHz, of the figure of the cost of sessions' first rounds
     shown: tuple[str, ...] = ()  # rows of a crossed world that its figure always shows in colour
     arms: tuple[str, ...] = ()  # keys whose values together define an arm of a sweep
-    without: Mapping[str, str] = field(default_factory=dict, hash=False)  # the paper's rows that are not here -> why
     on_request: bool = False  # run only where --worlds names it: it needs files that are not shipped, or days
 
     def __post_init__(self) -> None:
@@ -184,7 +183,8 @@ def _world(folder: Path, name: str, written: Mapping[str, Any]) -> World:
         key: tuple(written[key]) for key in ("measures", "sessions", "bandwidths", "arms", "shown") if key in written
     }
     fields["on_request"] = written.get("on_request", False) is True
-    fields |= {key: kind(written[key]) for key, kind in (("target", float), ("without", dict)) if key in written}
+    if "target" in written:
+        fields["target"] = float(written["target"])
     variants = {str(key): tuple(arguments(value or {})) for key, value in (written.get("variants") or {}).items()}
     fields |= {key: tuple(arguments(written.get(key) or {})) for key in ("options", "tuned")}
     fields = {"compared": next(iter(variants), ""), **fields}
@@ -226,12 +226,12 @@ def _rows_of(world: World) -> list[str]:
     """Return the names of the rows of a world that may have published values: its variants, or the algorithms that its
     study compares, and those that cannot be reproduced."""
     if world.kind == "variants":
-        return [*world.variants, *world.without]
+        return list(world.variants)
     written = with_edits(content_of(world.config), parse_options(world.options))
     algorithm = written.get("algorithm")
     choice = ((written.get("study") or {}).get("search") or {}).get("algorithm") or {}
     algorithm = str(algorithm["class_path"] if isinstance(algorithm, Mapping) else algorithm)
-    return [*(choice.get("choice") or []), algorithm, *world.without]
+    return [*(choice.get("choice") or []), algorithm]
 
 
 def _measures_of(world: World) -> list[str]:

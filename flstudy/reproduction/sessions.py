@@ -69,10 +69,7 @@ def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
         parts.append(_effort_table(paper, world, best, names, chosen[-1]))
     tuned = [((name, variant), trials[name]) for name in names for variant, trials in best.items() if name in trials]
     parts.append(tuned_table(("Algorithm", "Start"), tuned))
-    parts += [
-        *_spent_table(paper, world, best, names),
-        *(f"{name} is not here: {why}." for name, why in world.without.items()),
-    ]
+    parts += _spent_table(paper, world, best, names)
     path = to_png(start_curves(world, best, names), folder / f"{world.name}-curves.png", PAGE_DPI)
     parts.append(f"![{world.title}: accuracy by round]({path.name})")
     if world.bandwidths and compared and names:

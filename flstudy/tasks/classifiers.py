@@ -38,6 +38,10 @@ class Logistic(Task):
         """Return the logits [B, classes] of inputs x [B, ...]."""
         return self.linear(x.flatten(1))
 
+    def features(self, x: Tensor) -> Tensor:
+        """Return the logits [B, classes]: no layer comes before them, and Chang et al. 2025 let MOON compare these."""
+        return self(x)
+
 
 class Mlp(Task):
     """Multi-layer perceptron with ReLU; one hidden layer is FLASH's "2 layer fully connected model".

@@ -79,8 +79,7 @@ def test_the_paper_s_numbers(name):
     assert flat["controller.similarity"] == "l2"
     assert len(config.session_rounds()) == 6
     algorithms = config.study.search["algorithm"]["choice"]
-    # Logistic regression has no representation for Moon, whose preset is of the worlds with a hidden layer.
-    assert set(config.study.presets) - {"Moon"} == set(algorithms) - {"Moon"}
+    assert set(config.study.presets) == set(algorithms)
     assert config.study.trials == 8 * len(algorithms)
     assert config.study.allocation == "equal"
 

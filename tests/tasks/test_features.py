@@ -46,6 +46,12 @@ def test_features_are_what_the_last_layer_classifies(name, projection):
     assert difference(z, task_function.features(task_function.layout.split(y), x)) == 0
 
 
+def test_logistic_regression_is_compared_by_its_logits():
+    task, x = Logistic((FEATURES,), CLASSES), torch.randn(5, FEATURES)
+    assert difference(task.features(x), task(x)) == 0
+    assert task.features(x).shape == (5, CLASSES)
+
+
 def test_fixed_models_drop_nothing_out_and_those_that_train_do():
     torch.manual_seed(0)
     plain, dropping = (Cnn((2, 6, 6), CLASSES, (3, 4), 6, dropout).double() for dropout in ((0.0, 0.0), (0.5, 0.5)))
@@ -130,19 +136,20 @@ def test_a_module_of_one_s_own_needs_features_alone(executor):
 
 
 def test_a_task_without_features_is_refused_before_anything_runs():
-    sentence = r"task: Logistic defines no features\(x\), which Moon compares; add `def features\(self, x\)`, the"
+    sentence = r"task: OnlyTrainingStep defines no features\(x\), which Moon compares; add `def features\(self, x\)`"
     with pytest.raises(ValueError, match=sentence):
-        Coordinator(Logistic((FEATURES,), CLASSES), Moon())
+        Coordinator(OnlyTrainingStep(), Moon())
     with pytest.raises(ConfigError, match=sentence):
-        load(QUICK, {"task": "Logistic", "algorithm": "Moon"})
-    Coordinator(Logistic((FEATURES,), CLASSES), FedAvg())
+        load(QUICK, {"task": "tests.tasks.test_own_modules.OnlyTrainingStep", "algorithm": "Moon"})
+    Coordinator(OnlyTrainingStep(), FedAvg())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["images", "normalised", "sequences", "texts"])
+@pytest.mark.parametrize("kind", ["features", "images", "normalised", "sequences", "texts"])
 def test_executors_agree_on_moon_of(kind):
     torch.manual_seed(0)
     task, population = {
+        "features": (Logistic((FEATURES,), CLASSES), drifting),
         "images": (
             Cnn((1, 6, 6), CLASSES, (2, 3), dense=4, projection=3),
             lambda: drifting(dataset=examples((1, 6, 6))),
