@@ -128,7 +128,7 @@ def made_by(world: World, studies: Studies, command: str) -> list[str]:
         (results, trial)
         for results in studies.values()
         for trial in results.trials
-        if (trial.source or "").rpartition("/")[0] not in here
+        if (trial.source or "").rpartition("/")[0] not in here - {results.name}  # its own name is of another folder
     ]
     hours = float(np.nansum([trial_cost(results, trial).hours for results, trial in trials]))
     rounds = sum(trial.rounds for _, trial in trials)

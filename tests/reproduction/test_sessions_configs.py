@@ -89,7 +89,7 @@ def published(table):
     with (FOLDER / "published.csv").open() as file:
         rows = {(row["world"], row["algorithm"], row["measure"]): row for row in csv.DictReader(file)}
     plan = read_paper("sessions", FOLDER.parent)
-    again = {world.name for world in plan.worlds if not world.on_request or world.name.endswith("-mlp")}
+    again = {world.name for world in plan.worlds if not world.on_request}
     return {key: row["value"] for key, row in rows.items() if row["table"] == table and key[0] not in again}
 
 
