@@ -186,6 +186,10 @@ def test_a_small_paper(paper, tmp_path, monkeypatch, capsys, ray_cluster):
     assert "small-drift-tuned: done" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in Path("studies").rglob("trials.jsonl")} == before
     assert Path("elsewhere/README.md").is_file()
+    trials = Path("studies/small-epochs/trials.jsonl")  # as if imported from a study of that name in another folder
+    trials.write_text(trials.read_text().replace('"source": null', '"source": "small-epochs/0"'))
+    assert main([*arguments, "--write", "--out", "elsewhere"]) == 0
+    assert "2 trials, 10 rounds" in Path("elsewhere/epochs.md").read_text()
     shutil.rmtree("studies/small-epochs")
     epochs_page = (paper / "results" / "epochs.md").read_bytes()
     assert main([*arguments, "--write"]) == 0  # of another machine's world the page stays, with its link
