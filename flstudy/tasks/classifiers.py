@@ -39,7 +39,7 @@ class Logistic(Task):
         return self.linear(x.flatten(1))
 
     def features(self, x: Tensor) -> Tensor:
-        """Return the logits [B, classes]: no layer comes before them, and Chang et al. 2025 let MOON compare these."""
+        """Return the logits [B, classes], which no layer comes before; Chang et al.'s code lets MOON compare them."""
         return self(x)
 
 

@@ -184,8 +184,8 @@ class TaskFunction:
         if "features" in algorithm.needs and not hasattr(self.module, "features"):
             raise UserError(
                 f"task: {name} defines no features(x), which {method} compares; add `def features(self, x)`, the "
-                f"representations [B, d] that its classifier is given, or use Mlp, Cnn, Vgg, ResNet18, ResNet34, "
-                f"FastText or Lstm"
+                f"representations [B, d] that its classifier is given, or use Logistic, Mlp, Cnn, Vgg, ResNet18, "
+                f"ResNet34, FastText or Lstm"
             )
         if "forward" in algorithm.needs and not overrides(self.module, "forward"):
             raise UserError(
