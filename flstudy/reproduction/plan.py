@@ -224,7 +224,7 @@ def unknown_rows(paper: Paper) -> list[str]:
 
 def _rows_of(world: World) -> list[str]:
     """Return the names of the rows of a world that may have published values: its variants, or the algorithms that its
-    study compares, and those that cannot be reproduced."""
+    study compares."""
     if world.kind == "variants":
         return list(world.variants)
     written = with_edits(content_of(world.config), parse_options(world.options))
