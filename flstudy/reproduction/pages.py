@@ -194,7 +194,7 @@ def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
             columns["Place: paper / preset / tuned"] = texts
         parts.append(Cells.from_columns(measure_heading(measure), columns).markdown())
         if theirs or not place:
-            parts.append(order_kept(theirs, *measured))
+            parts.append(order_kept(theirs, *measured) + shared_last_place(measured))
         if wrong := impossible_spreads({name: figure for name, figure in published.items() if figure is not None}):
             parts.append(wrong)
     if preset:
@@ -224,6 +224,12 @@ def order_kept(paper: Mapping[str, float], preset: Mapping[str, float], tuned: M
             sentences.append(f"{title}: {correlation}")
     sentence = f"Spearman's rank correlation, with a 95 % interval, of {'; of '.join(sentences)}."
     return sentence if sentences else "Too few algorithms to order."
+
+
+def shared_last_place(measured: Sequence[Mapping[str, float]]) -> str:
+    """Return the sentence on the rows that are last together, if any: those with a seed that never gets there."""
+    never = any(np.isinf(mean) for means in measured for mean in means.values())
+    return " Rows with a seed that never gets there share the last place." if never else ""
 
 
 def comparison_figures(world: World, studies: Studies, folder: Path) -> list[str]:

@@ -53,7 +53,7 @@ def rank_correlation(left: Mapping[str, float], right: Mapping[str, float]) -> C
     if len(both) < LEAST_RANKED:
         return None
     ours, theirs = [left[name] for name in both], [right[name] for name in both]
-    if np.ptp(ours) == 0 or np.ptp(theirs) == 0:  # no order
+    if len(set(ours)) == 1 or len(set(theirs)) == 1:  # no order
         return None
     rho = float(spearmanr(ours, theirs).statistic)
     inside = float(np.clip(rho, -1 + 1e-12, 1 - 1e-12))
@@ -151,8 +151,15 @@ def tell_judges(speaking: Mapping[str, Speaker], metric: str) -> list[str]:
 
 
 def means_of(speaking: Mapping[str, Speaker], names: Sequence[str], metric: str) -> dict[str, float]:
-    """Return the mean of a metric over seeds, for each algorithm that has finite values of it."""
+    """Return the mean of a metric over seeds, for each algorithm that has finite values of it.
+
+    The rounds to what a seed never reaches, as a recovery, are infinite, and so is their mean: a row is not left out of
+    an order for what it fails at.
+    """
     last = {name: speaking[name].last(metric) for name in names if name in speaking}
+    if METRICS[metric].unit == "rounds":
+        last = {name: np.where(np.isnan(values), np.inf, values) for name, values in last.items()}
+        return {name: float(values.mean()) for name, values in last.items() if values.size}
     return {name: float(values.mean()) for name, values in last.items() if values.size and np.isfinite(values).all()}
 
 

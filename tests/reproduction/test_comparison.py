@@ -1,12 +1,14 @@
 """Tables of a comparison, with its columns *Preset* and *Tuned*, and of an ablation."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from flstudy.reproduction.measured import measured_trials
 from flstudy.reproduction.pages import ablation_parts, comparison_parts, world_page
-from flstudy.reproduction.plan import Paper, World
+from flstudy.reproduction.plan import Paper, PublishedValue, World
 from flstudy.study import load_study
 
 from ..reporting.conftest import make_confirmation, make_study, make_trial
@@ -41,6 +43,29 @@ def test_what_is_tuned_is_shown_on_the_seeds_that_chose_nothing(done, tmp_path):
     assert row == "| FedAvg | 90.00 ± 0.00 | 70.00 ± 0.00 | – / 1 / 1 |"
     assert "Presets are of the seeds 0, 44." in parts
     assert any(f"the new seeds {', '.join(map(str, NEW))}, which chose nothing" in part for part in parts)
+
+
+def test_a_row_that_never_recovers_is_ranked_last_and_not_left_out(tmp_path):
+    """All rows have a place in the order: also those with a seed, or with all, that never come back."""
+    never = np.nan
+    recoveries = {"FedAvg": [10.0, 12.0], "FedProx": [20.0, 22.0], "Scaffold": [30.0, never], "Moon": [never, never]}
+    trials = [make_trial(str(number), name, 0.9) for number, name in enumerate(recoveries)]
+    curves = {
+        str(number): curve(0.9, 2) | {"test/recovery": [[rounds] * 10 for rounds in by_seed]}
+        for number, by_seed in enumerate(recoveries.values())
+    }
+    results = load_study(make_study(tmp_path / "preset", trials, curves=curves))
+    world = replace(WORLD, measures=("recovery",))
+    published = {
+        ("w", name, "recovery"): PublishedValue(rounds, None, None)
+        for name, rounds in zip(recoveries, (1, 2, 3, 3), strict=True)
+    }
+    plan = Paper(name="p", folder=tmp_path, title="P", worlds=(world,), published=published)
+    table, order = comparison_parts(plan, world, {"preset": results})[:2]
+    assert "| Moon | 3 | never |" in table
+    assert "presets: +1.00" in order
+    assert "over 4 rows" in order
+    assert order.endswith(" Rows with a seed that never gets there share the last place.")
 
 
 @pytest.mark.parametrize(
